@@ -117,3 +117,164 @@ def test_the_formatter_skips_tables_only_and_is_never_off_in_the_package() -> No
 )
 def test_a_formatter_exception_elsewhere_is_seen(source: str, lines: list[int]) -> None:
     assert not_on_tables(source) == lines
+
+
+# words that say nothing of what a variable holds: rule, tensor, checkpoint or path do
+UNCLEAR = re.compile("asked|each|found|given|it|kept|known|made|one|own|said|shown|stated|there|told")
+# what a docstring of a function begins with; "Whether" is for what returns bool
+VERBS = re.compile(
+    r"("
+    "Add|Answer|Append|Apply|Ask|Build|Cache|Check|Collect|Compare|Complete|Compute|Convert|"
+    "Correct|Count|Decode|Describe|Diagnose|Divide|Do|Download|Draw|Encode|End|Fill|Find|"
+    "Forget|Generate|Give|Hash|Inspect|Join|Judge|Keep|Kill|Let|List|Load|Look|Make|"
+    "Measure|Minimise|Move|Name|Note|Open|Parse|Plan|Print|Publish|Put|Quote|Raise|Read|"
+    "Record|Register|Remove|Rename|Repeat|Report|Request|Return|Rewrite|Rotate|Run|Sample|"
+    "Say|Send|Set|Show|Sort|Split|Start|Stop|Store|Summarise|Take|Test|Time|Train|Try|"
+    "Validate|Wait|Walk|Write|Yield"
+    r")\b"
+)
+# modules that have these still: they only leave the lists
+WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
+    {
+        "eaglectl/api/convert.py",
+        "eaglectl/api/diff.py",
+        "eaglectl/api/inspect.py",
+        "eaglectl/api/outputs.py",
+        "eaglectl/api/smoke.py",
+        "eaglectl/api/upgrade.py",
+        "eaglectl/api/validate.py",
+        "eaglectl/judge/judgement.py",
+        "eaglectl/judge/rule.py",
+        "eaglectl/judge/rules/config.py",
+        "eaglectl/judge/rules/layers.py",
+        "eaglectl/judge/rules/release.py",
+        "eaglectl/judge/rules/target.py",
+        "eaglectl/judge/rules/weights.py",
+        "eaglectl/options.py",
+        "eaglectl/report/acceptance.py",
+        "eaglectl/report/findings.py",
+        "eaglectl/report/inspection.py",
+        "eaglectl/run/diagnosis.py",
+        "eaglectl/run/probes.py",
+        "eaglectl/target/choice.py",
+    }
+)
+WITHOUT_VERBS: frozenset[str] = frozenset(
+    {
+        "eaglectl/api/convert.py",
+        "eaglectl/api/diff.py",
+        "eaglectl/api/inspect.py",
+        "eaglectl/api/options.py",
+        "eaglectl/api/outputs.py",
+        "eaglectl/api/smoke.py",
+        "eaglectl/api/sources.py",
+        "eaglectl/api/upgrade.py",
+        "eaglectl/api/validate.py",
+        "eaglectl/commands/ready/run.py",
+        "eaglectl/drafter/drafter.py",
+        "eaglectl/errors.py",
+        "eaglectl/judge/judgement.py",
+        "eaglectl/judge/rule.py",
+        "eaglectl/judge/rules/config.py",
+        "eaglectl/judge/rules/release.py",
+        "eaglectl/judge/rules/serving.py",
+        "eaglectl/judge/rules/weights.py",
+        "eaglectl/options.py",
+        "eaglectl/report/acceptance.py",
+        "eaglectl/report/findings.py",
+        "eaglectl/report/inspection.py",
+        "eaglectl/run/diagnosis.py",
+        "eaglectl/run/probes.py",
+        "eaglectl/target/choice.py",
+    }
+)
+
+
+def is_public(name: str) -> bool:
+    """Whether a name is for other modules."""
+    return not name.startswith("_")
+
+
+def unclear_names(source: str) -> list[str]:
+    """Variables with a name in UNCLEAR, and parameters but those of public functions; no fields."""
+    return sorted(f"{line}: {name}" for line, name in _bound(ast.parse(source)) if UNCLEAR.fullmatch(name))
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[int, str]]:
+    for inner in ast.iter_child_nodes(node):
+        match inner:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                yield inner.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield inner.lineno, name
+            case ast.arg(arg=name):
+                yield inner.lineno, name
+        if isinstance(node, ast.ClassDef) and isinstance(inner, ast.AnnAssign):
+            continue
+        if isinstance(inner, ast.arguments) and isinstance(node, ast.FunctionDef) and is_public(node.name):
+            continue
+        yield from _bound(inner)
+
+
+def described_without_verb(source: str) -> list[str]:
+    """Public functions and methods with a docstring that begins otherwise; properties and rules are nouns."""
+    tree = ast.parse(source)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and is_public(node.name)]
+    members = [node for part in (tree, *classes) for node in part.body if isinstance(node, ast.FunctionDef)]
+    return [f"{node.lineno}: {node.name}" for node in members if is_public(node.name) and _is_noun(node)]
+
+
+def _is_noun(function: ast.FunctionDef) -> bool:
+    if re.search(r"property|overload|\brule\(", " ".join(map(ast.unparse, function.decorator_list))):
+        return False
+    text = ast.get_docstring(function) or "Return"
+    if text.startswith("Whether "):
+        return re.search(r"bool|TypeGuard", ast.unparse(function.returns or ast.Constant(""))) is None
+    return VERBS.match(text) is None
+
+
+@pytest.mark.parametrize(
+    ("check", "left"),
+    [(unclear_names, WITH_UNCLEAR_NAMES), (described_without_verb, WITHOUT_VERBS)],
+)
+def test_names_and_docstrings_say_what_a_value_is(
+    check: Callable[[str], Sequence[object]], left: frozenset[str]
+) -> None:
+    reports = failures(check, PACKAGE)
+    assert {file: report for file, report in reports.items() if file not in left} == {}
+    assert left <= reports.keys(), "these are done: take them off the list"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("for one in rules: pass\n", ["1: one"]),
+        ("found = [each for each in rules]\n", ["1: each", "1: found"]),
+        ("def f():\n    if (kept := g()): pass\n", ["2: kept"]),
+        ("def _f(own): pass\n", ["1: own"]),
+        ("def f(rules):\n    return min(rules, key=lambda it: it.id)\n", ["2: it"]),
+        ("def f(own, *, kept=None): pass\n", []),
+        ("class A(Struct):\n    kept: int = 0\n", []),
+        ("for rule in rules: rule.kept = rule.own\n", []),
+    ],
+)
+def test_an_unclear_name_is_seen(source: str, names: list[str]) -> None:
+    assert unclear_names(source) == names
+
+
+@pytest.mark.parametrize(
+    ("source", "functions"),
+    [
+        ('def f():\n    "What it is."\n', ["1: f"]),
+        ('class A:\n    def f(self):\n        "The value."\n', ["2: f"]),
+        ('def f() -> bool | None:\n    "Whether it is."\n', []),
+        ('def f() -> int:\n    "Whether it is."\n', ["1: f"]),
+        ('def f():\n    "Return it."\n', []),
+        ('def f():\n    "Hash, and compare."\n', []),
+        ('def _f():\n    "The value."\n', []),
+        ('class A:\n    @property\n    def f(self):\n        "The value."\n', []),
+        ('@rule("EGL1", "error")\ndef f():\n    "A drafter has one."\n', []),
+    ],
+)
+def test_a_docstring_without_a_verb_is_seen(source: str, functions: list[str]) -> None:
+    assert described_without_verb(source) == functions

@@ -215,8 +215,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "layers-unstated": when(lambda view: view.flat.get("num_hidden_layers") is None),
     "head-dim-unstated": when(lambda view: assumed_head_dim(view) > view.drafter.dims.head_dim),
     "head-dim-smaller": when(lambda view: assumed_head_dim(view) < view.drafter.dims.head_dim),
-    "dimension-above": when(lambda view: any(stated > size for _, stated, size in dimensions(view))),
-    "dimension-below": when(lambda view: any(stated < size for _, stated, size in dimensions(view))),
+    "dimension-above": when(lambda view: any(number > size for _, number, size in dimensions(view))),
+    "dimension-below": when(lambda view: any(number < size for _, number, size in dimensions(view))),
     "parallel-absent": has(Feature.PARALLEL),
     "parallel-runner": lambda case: (
         Feature.PARALLEL in case.view.features and not case.behaviour.parallel_runners

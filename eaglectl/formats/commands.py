@@ -76,7 +76,7 @@ class Command(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The command as sentences have it: between backticks, and that a target is to be given."""
+        """The command as sentences have it: between backticks, with a note if it lacks a target."""
         return f"`{self.line}`{WITH_TARGET * self.lacks_target}"
 
 
@@ -145,7 +145,7 @@ class Step(Struct, frozen=True):
         return tuple(part for part in self.parts if isinstance(part, Command))
 
     def completed(self, complete: Complete) -> "Step":
-        """The step with whole commands."""
+        """Return the step with whole commands."""
         parts = [part if isinstance(part, str) else complete.whole(part) for part in self.parts]
         return replace(self, parts=tuple(parts))
 
@@ -187,7 +187,7 @@ class Fix(Struct, frozen=True):
         return "".join(f"{step.lead}{step.text}" for step in steps)
 
     def completed(self, complete: Complete) -> "Fix":
-        """The fix with whole commands."""
+        """Return the fix with whole commands."""
         return replace(self, steps=tuple(step.completed(complete) for step in self.steps))
 
 

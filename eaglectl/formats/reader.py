@@ -181,7 +181,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 def _read(stored: _Stored, answers: Answers) -> Drafter:
     format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
     keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
-    record, recorded_by = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
+    record, sidecar = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     taken = _taken(stored)
@@ -193,7 +193,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     )
     settings = read_settings(keys, format, answers, tensors, rope)
     # other producers' doubts show in a config whose producer's nesting is undone
-    recorded = recorded_doubts(recorded_by, replace(summary, config=keys.config), answers)
+    recorded = recorded_doubts(sidecar, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
     keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))

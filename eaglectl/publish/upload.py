@@ -163,7 +163,7 @@ def freeze(
 
 
 def changed(name: str, how: str = "changed") -> RefusedError:
-    """The error for a file that is not as it was when the files were hashed."""
+    """Return the error for a file that changed since the files were hashed."""
     return RefusedError(
         f"{name} {how} after the files were hashed: what was judged is not what lies there now, and nothing"
         " was committed. Run the command again when nothing writes to the folder"
@@ -258,7 +258,7 @@ class UploadPlan(Struct, frozen=True):
 
     @property
     def changed(self) -> tuple[UploadFile, ...]:
-        """Return the error for a file that changed since the files were hashed."""
+        """The files that the commit holds."""
         return tuple(file for file in self.files if self.change(file) != FileChange.UNCHANGED)
 
     @property

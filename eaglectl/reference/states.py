@@ -41,7 +41,7 @@ class HasStates(HasEmbedding, Protocol):
     """What has a target's embedding, and its aux hidden states."""
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences."""
+        """Return the aux hidden states of all tokens of these sequences."""
         ...
 
 

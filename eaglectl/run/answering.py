@@ -82,18 +82,18 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     if job.on_progress:
         job.on_progress(Progress(TRYING, 0, 1, "sets of layers"))
     stage = Stage(job)
-    depth, stated = stage.target.depth, stage.boundaries
+    depth, file_boundaries = stage.target.depth, stage.boundaries
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
     choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
     first, second = (
         FirstPass(stage, boundaries, _at(results, indices), _at(stage.texts, indices))
-        for indices, boundaries in ((choosing, range(depth + 1)), (judging, stated))
+        for indices, boundaries in ((choosing, range(depth + 1)), (judging, file_boundaries))
     )
-    best, counts = best_layers(first, stage.drafter, stated, screens=True)
+    best, counts = best_layers(first, stage.drafter, file_boundaries, screens=True)
     better, alike = None, list[Boundaries]()
-    if best != stated and counts[best] >= LEAST_FIRST * counts[stated]:
+    if best != file_boundaries and counts[best] >= LEAST_FIRST * counts[file_boundaries]:
         better, alike = _judged_layers(stage, second.stated, judging, best)
-    return LayerSearch(stated, len(counts), better, tuple(alike))
+    return LayerSearch(file_boundaries, len(counts), better, tuple(alike))
 
 
 def best_layers(
@@ -169,7 +169,7 @@ def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], dept
 
 
 def _judged_layers(
-    stage: Stage, stated: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
+    stage: Stage, stated_results: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
 ) -> tuple[Variant | None, list[Boundaries]]:
     """Return the boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
 
@@ -185,7 +185,7 @@ def _judged_layers(
         return Variant(*names, measured, compared, outcome=outcome, is_verified=True)
 
     best_results = run(boundaries)
-    compared = ratio(best_results, stated)
+    compared = ratio(best_results, stated_results)
     if compared.value < LEAST_GAIN:
         return None, []
     if compared.low <= 1:
@@ -199,10 +199,10 @@ def _judged_layers(
         )
     runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
     alike = [others for others, results in sorted(runs.items()) if ratio(results, best_results).high >= 1]
-    if default in alike and ratio(runs[default], stated).low > 1:
+    if default in alike and ratio(runs[default], stated_results).low > 1:
         alike[alike.index(default)] = boundaries
         boundaries, best_results = default, runs[default]
-        compared = ratio(best_results, stated)
+        compared = ratio(best_results, stated_results)
     return variant(ReadingOutcome.BETTER), alike
 
 

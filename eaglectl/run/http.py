@@ -138,11 +138,11 @@ def open_server(url: str, timeout: float) -> Server:
 async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
     """Fetch the answer at `path`. Raises TimeoutError after `seconds`, and UnreadableError for a redirect."""
     # the path goes after the server's own, its query before the server's own
-    (base, _, server_query), (page, _, query) = (
+    (base, _, suffix), (page, _, query) = (
         server.url.raw_path.partition(b"?"),
         path.encode().partition(b"?"),
     )
-    both = b"&".join(filter(None, (query, server_query)))
+    both = b"&".join(filter(None, (query, suffix)))
     url = server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
     method, headers = "GET", dict(server.headers)
     if body is not None:
@@ -189,9 +189,9 @@ Strict: Any = extend(Draft202012Validator, type_checker=CHECKER)  # type: ignore
 def get(
     server: Server, path: str, kind: str, body: bytes | None = None, *, may_lack: bool = False
 ) -> Mapping[str, Any]:
-    """The JSON object at `path`, an answer of `kind` (a definition of the schema). Raises UnreadableError.
+    """Read the JSON object at `path`, of `kind` (a definition of the schema). Raises UnreadableError.
 
-    With `may_lack`, empty where the server has none there.
+    With `may_lack`, empty if the server has none there.
     """
     raw = server.read(path, body, may_lack=may_lack)
     return parse_answer(server, path, kind, raw) if raw or not may_lack else {}

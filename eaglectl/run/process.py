@@ -70,7 +70,7 @@ def serve_requests(package: str, modes: Mapping[str, Callable[[dict[str, Any]], 
 
 
 def report_phase(phase: str, done: int = 0, total: int | None = None) -> None:
-    """Tell the parent what is being done, and of how many prompts."""
+    """Report to the parent what is being done, and of how many prompts."""
     _send({"phase": phase, "done": done, "total": total})
 
 
