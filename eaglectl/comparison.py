@@ -313,13 +313,15 @@ def _shown(aux: AuxLayers) -> Any:
 class VocabularyReading(Struct, frozen=True):
     """What d2t and t2d of one side may mean, as lists of target tokens.
 
-    There is one list where the meaning is known, and none where the maps are broken. `how` explains that.
-    `is_absent`: the files hold no map. `raw` are the stored integers as bytes.
+    There is one list where the meaning is known, and none where the maps are broken. `how` explains that,
+    `form` without what confirms it. `is_absent`: the files hold no map. `raw` are the stored integers as
+    bytes.
     """
 
     lists: tuple[tuple[int, ...], ...]
     how: str
     raw: tuple[bytes | None, ...]
+    form: str = ""
     is_absent: bool = False
 
     @property
@@ -369,7 +371,7 @@ def _from_maps(
             both = tuple(read_as(meaning).targets for meaning in ("offset", "absolute"))
             return VocabularyReading(both, str(error), stored)
         only = read_as(answer)
-    return VocabularyReading((only.targets,), only.how, stored)
+    return VocabularyReading((only.targets,), only.how, stored, only.form)
 
 
 def compare_tokens(a: VocabularyReading, b: VocabularyReading, sizes: tuple[int, int]) -> Fact:
@@ -411,7 +413,7 @@ def head_rows(a: VocabularyReading, b: VocabularyReading) -> list[int] | None:
 def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Written]:
     """Yield how the same tokens are written differently."""
     if a.tokens is not None and b.tokens is not None and set(a.tokens) == set(b.tokens):
-        words = [reading.how.removesuffix(", as t2d confirms") for reading in (a, b)]
+        words = [reading.form or reading.how for reading in (a, b)]
         if a.tokens != b.tokens:
             words[1] += ", in another order, by which lm_head's rows are compared"
         if words[0] != words[1]:

@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from eaglectl.text import printable, shortened
 
@@ -12,18 +12,33 @@ class EaglectlError(Exception):
     which the secrets of URLs are masked.
 
     `topic` names the rule of `eaglectl validate` that reports the same defect, `where` the place
-    ("config.json:KEY", "tensor:NAME"), `option` the option that it is about, by its name in Python. `kind` is
-    the name of the error in JSON documents.
+    ("config.json:KEY", "tensor:NAME"). `options` are those of the command line that it is about or asks for,
+    with a value where that is known ("--rope-style interleaved"), `option` is the first by its name in
+    Python. `kind` is the name of the error in JSON documents.
     """
 
     exit_code: ClassVar[int] = 70
     kind: ClassVar[str] = "fault"
 
-    def __init__(self, message: str, topic: str = "", where: str = "", *, option: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        topic: str = "",
+        where: str = "",
+        options: tuple[str, ...] = (),
+        *,
+        option: str = "",
+    ) -> None:
         super().__init__(printable(message))
         self.topic = topic
         self.where = where
+        self.options = options
         self.option = option
+
+    def reworded(self, message: str) -> Self:
+        """Return this error with another text."""
+        self.args = (printable(message),)
+        return self
 
 
 KEPT_LINES = 2  # of a foreign error's text; pydantic names the fault in the second line
@@ -94,11 +109,12 @@ class OutdatedError(UnreadableError):
     kind: ClassVar[str] = "outdated"
 
 
-def check(*faults: tuple[object, *tuple[str, ...]], error: Callable[..., EaglectlError] = UsageError) -> None:
-    """Raise the first fault that is there: an error with its text, topic and place."""
+def check(*faults: tuple[object, *tuple[Any, ...]], error: Callable[..., EaglectlError] = UsageError) -> None:
+    """Raise the first fault that is there: an error with its text, topic and place, and then its options."""
     for is_there, *words in faults:
         if is_there:
-            raise error(*words)
+            options = words.pop() if isinstance(words[-1], tuple) else ()
+            raise error(*words, options=options)
 
 
 def input_error(error: BaseException) -> UnreadableError | None:

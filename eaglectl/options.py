@@ -27,13 +27,12 @@ from msgspec.structs import fields as struct_fields
 
 from eaglectl.errors import EaglectlError, UsageError, input_error
 from eaglectl.progress import notebook_progress
+from eaglectl.text import renamed_flags
 
 StrPath = str | os.PathLike[str]
 # whether one of the functions has called another
 INSIDE: ContextVar[bool] = ContextVar("INSIDE", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
-# a command, which stays as it is; or a flag
-COMMAND_OR_FLAG = r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])"
 NUMBER = r"[+-]?[0-9]{1,18}"
 EXPECTED = {
     bool: "True or False",
@@ -264,7 +263,7 @@ def made(record: type[Options], values: Mapping[str, Any]) -> Any:
             given[one.name] = values[one.name]
     if any(one.is_required and one.name not in given for one in fields(record)):
         flags = [one.flag for one in fields(record) if one.option is not HIDDEN]
-        raise UsageError(f"{' and '.join(flags)} go together")
+        raise UsageError(f"{' and '.join(flags)} go together", options=tuple(flags))
     return record(**given)
 
 
@@ -383,13 +382,13 @@ def _names_by_flag(option: Field) -> dict[str, str]:
 
 
 def _name_option(error: EaglectlError, names: Mapping[str, str], *, is_outermost: bool) -> None:
-    """Give an error the option that its message names first, and to callers from Python its name there.
+    """Give an error the first of its options by its name in Python, and its message to callers from there.
 
-    Inside, where messages are read and joined, they keep the flags; commands, between backticks, do always.
+    Inside, where messages are joined, they keep the flags; commands, between backticks, do always.
     """
-    text = str(error)
-    named = (names[flag].partition("=")[0] for flag in re.findall(COMMAND_OR_FLAG, text) if flag in names)
-    error.option = error.option or next(named, "")
+    flags = (option.partition(" ")[0] for option in error.options)
+    error.option = error.option or next(
+        (names[flag].partition("=")[0] for flag in flags if flag in names), ""
+    )
     if is_outermost:
-        text = re.sub(COMMAND_OR_FLAG, lambda match: names.get(match[0], match[0]), text)
-        error.args = (text, *error.args[1:])
+        error.reworded(renamed_flags(str(error), names))

@@ -1,7 +1,7 @@
 """Text from files and servers, made safe to show on a terminal, in a log, on a page or on a card."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # characters that show nothing, or nothing of their own, though str.isprintable() takes them: Unicode's
 # Default_Ignorable_Code_Point, the empty Braille pattern and the null notehead
@@ -25,6 +25,8 @@ PROGRAMS = "eaglectl|vllm|python|llama-server|git|hf|pip|rm"
 PRINTED = rf"((?<![^\s`(])(?:{PROGRAMS})(?: (?:{SHELL_WORD}|&&|>))+)"
 FORGED = rf"`((?:{PROGRAMS}) [^`]*)`"
 WHOLE = rf"(?:{PROGRAMS})(?: (?:{SHELL_WORD}|>))*"
+# a command, which stays as it is; or a flag
+COMMAND_OR_FLAG = r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])"
 # the most names that are shown of a list
 MOST = 10
 
@@ -121,6 +123,11 @@ def masked_url(url: re.Match[str]) -> str:
 def _forged(command: re.Match[str]) -> str:
     """Return a command as it is, or without backticks if a shell would read its words differently."""
     return command[0] if re.fullmatch(WHOLE, command[1]) else rf"\x60{command[1]}\x60"
+
+
+def renamed_flags(text: str, names: Mapping[str, str]) -> str:
+    """Return `text` with other names for the flags in it, but for those of commands between backticks."""
+    return re.sub(COMMAND_OR_FLAG, lambda match: names.get(match[0], match[0]), text)
 
 
 def escaped(text: str) -> str:

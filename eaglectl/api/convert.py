@@ -200,16 +200,19 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
         (
             not is_rotated and options.trained_target is not None,
             "--trained-target is for --target-rotation; leave it out",
+            ("--trained-target",),
         ),
         (
             is_rotated and is_upgrade,
             "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with"
             " it",
+            ("--target-rotation",),
         ),
         (
             is_rotated and options.has_target_head,
             "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
             " takes the head from --trained-target",
+            ("--materialize-lm-head",),
         ),
     )
     inputs = [original.root, *map(Path, filter(None, (options.target.place, options.trained_target)))]
@@ -228,7 +231,10 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     others = OtherFiles(selected_tokens_of(files.original, drafter))
     if options.target_rotation is not None:
         if options.target.place is None:
-            raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
+            raise UsageError(
+                "--target-rotation needs the rotated target; pass --target with its weights",
+                options=("--target-rotation", "--target"),
+            )
         layout = by_name(options.layout or DEFAULT_LAYOUT).layout
         trained = options.trained_target and read_checkpoint(open_folder(options.trained_target))
         rotation = find_rotation(
@@ -243,7 +249,8 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     if options.has_target_head:
         if options.target.place is None:
             raise UsageError(
-                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
+                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights",
+                options=("--materialize-lm-head", "--target"),
             )
         head = read_checkpoint(open_folder(options.target.place))
         others = replace(others, head=find_target_matrix(head, MATERIALIZE, is_head=True))
@@ -333,7 +340,9 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
         if repair.conversions:
             advice = replace(repair, end="").completed(complete).text
             break
-    raise RefusedError(f"the output would be broken: {rule} {text}{more}; {advice}; {FORCE}")
+    raise RefusedError(
+        f"the output would be broken: {rule} {text}{more}; {advice}; {FORCE}", options=("--force-unserved",)
+    )
 
 
 def _is_start(options: ConvertOptions) -> bool:
@@ -363,7 +372,9 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
         request = shell.join([f"--engine={engine.name}>={releases[0]}"])
         mended = f"ask for {request}" if other[2] == plan.layout else f"write it --for {other[2]}"
         advice = f"{engine.title} {ranges(releases, engine.releases)} does: {mended}"
-    raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}")
+    raise RefusedError(
+        f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}", options=("--force-unserved",)
+    )
 
 
 def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) -> None:
@@ -375,7 +386,8 @@ def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) 
             raise RefusedError(
                 f"{ENGINES[row.verdict.engine].title} {row.verdict.release} would do worse with the output:"
                 f" {row.verdict.outcome}, and {row.before} with the source: {'; '.join(row.verdict.reasons)};"
-                f" serve the source; {FORCE}"
+                f" serve the source; {FORCE}",
+                options=("--force-unserved",),
             )
 
 
@@ -482,9 +494,7 @@ class OpenQuestions(Struct, frozen=True):
             yield
         except OpenFactError as error:
             ties = [answer.text for answer in self.measured if answer.choice is None]
-            raise OpenFactError(
-                "; ".join(filter(None, [str(error), *ties, self.gap])), error.topic, error.where
-            ) from None
+            raise error.reworded("; ".join(filter(None, [str(error), *ties, self.gap]))) from None
 
 
 def measure_open_questions(
@@ -609,7 +619,7 @@ def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: TargetC
         error=UnreadableError,
     )
     if target.weights is None:
-        raise UnreadableError("--target with the target's weights would measure it")
+        raise UnreadableError("--target with the target's weights would measure it", options=("--target",))
     require_torch("measuring it runs the target and needs")
     return target.weights.root
 

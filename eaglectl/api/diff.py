@@ -41,8 +41,8 @@ from eaglectl.progress import OnProgress
 from eaglectl.target.choice import (
     NONE_NAMED,
     TargetChoice,
+    asking_for,
     choose_target,
-    with_places_looked_at,
 )
 from eaglectl.verdicts import FactState
 
@@ -127,13 +127,11 @@ def _as_stored(
 
 def _open(name: str, text: str, options: DiffOptions) -> tuple[Side, TargetChoice]:
     choice, answers = TargetChoice(), options.answers
-    try:
-        with errors_of_side(name, text):
-            checkpoint = read_checkpoint(open_source(text), headers_only=options.headers_only)
-            choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
+    with errors_of_side(name, text):
+        checkpoint = read_checkpoint(open_source(text), headers_only=options.headers_only)
+        choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
+        with asking_for(choice):
             return read_side(text, checkpoint, choice.known(), answers), choice
-    except UsageError as error:
-        raise UsageError(with_places_looked_at(str(error), choice), error.topic, error.where) from None
 
 
 def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:

@@ -51,7 +51,6 @@ from eaglectl.shell import as_path
 from eaglectl.target.choice import (
     TargetChoice,
     choose_target,
-    with_places_looked_at,
 )
 from eaglectl.verdicts import ServedAs
 
@@ -190,8 +189,8 @@ def _launch_commands(
 def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
     """The notes of reading, questions with where a target was looked for, and that of a state of training."""
     for note in drafter.notes:
-        text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
-        yield replace(note, text=text)
+        asks = choice.missing and note.level == "question" and "--target" in note.options
+        yield replace(note, advice=f"{note.advice} ({choice.missing})") if asks else note
     if config_name(checkpoint.source.names()) == STATE_CONFIG:
         from eaglectl.files.pickles import training_progress  # late: few sources are pickles
 
@@ -228,8 +227,16 @@ def cover_given(
     """
     prompts, counts, out = options.prompts, options.token_counts, options.write_token_counts
     check(
-        (prompts is not None and counts is not None, "--prompts or --token-counts: give one of them"),
-        (out is not None and prompts is None, "--write-token-counts counts --prompts; give those too"),
+        (
+            prompts is not None and counts is not None,
+            "--prompts or --token-counts: give one of them",
+            ("--prompts",),
+        ),
+        (
+            out is not None and prompts is None,
+            "--write-token-counts counts --prompts; give those too",
+            ("--write-token-counts",),
+        ),
     )
     if prompts is None and counts is None:
         return None
@@ -245,7 +252,9 @@ def cover_given(
     else:
         texts, path = list(_texts(str(prompts), target)), parse_new("--write-token-counts", out)
         if (measured := measure_coverage(texts, vocabulary, K, TEXTS)) is None:
-            raise UsageError("--prompts: its texts have one token each; give longer ones")
+            raise UsageError(
+                "--prompts: its texts have one token each; give longer ones", options=("--prompts",)
+            )
         coverage = measured
         if path is not None:
             write_new("--write-token-counts", path, counts_text(texts))
@@ -299,7 +308,8 @@ def _texts(prompts: str, target: TargetChoice) -> Iterator[TokenText]:
 
     if target.place is None:
         raise UsageError(
-            "--prompts: their tokens are those of the target's tokenizer; pass --target with its folder"
+            "--prompts: their tokens are those of the target's tokenizer; pass --target with its folder",
+            options=("--prompts", "--target"),
         )
     every = choose_prompts(prompts).prompts
     require_torch("--prompts of inspect needs")

@@ -369,6 +369,7 @@ def _check(options: SmokeOptions) -> None:
         (
             options.trust_remote_code and is_server(options.run_in) and options.probe is None,
             "--trust-remote-code: a server loads the target itself; give the option to the server",
+            ("--trust-remote-code",),
         )
     )
     check_timeout(options.timeout)
@@ -381,19 +382,27 @@ def _check(options: SmokeOptions) -> None:
         (
             has_argument and engine not in INSTALLED,
             f"{argument} is for an installed engine: pass --run-in vllm or --run-in sglang",
+            ("--run-in",),
         ),
-        (not is_number, "--temperature and --seed need to be at least 0, and numbers of 64 bits"),
+        (
+            not is_number,
+            "--temperature and --seed need to be at least 0, and numbers of 64 bits",
+            ("--temperature",),
+        ),
         (
             least is not None and options.against is None,
             "--max-regression is the least ratio to another drafter; name that with --against",
+            ("--max-regression",),
         ),
         (
             least is not None and not 0 < least < inf,
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
+            ("--max-regression",),
         ),
         (
             options.k < 1 or options.max_tokens < 1,
             "-k and --max-tokens need to be at least 1",
+            ("-k",),
         ),
     )
     _check_server(options, engine)
@@ -406,36 +415,44 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
             is_server and options.write_token_counts is not None,
             f"{COUNTS}: a server tells the number of the tokens of its answers and not which; run it with"
             " --run-in reference",
+            ("--run-in",),
         ),
         (
             is_server and options.k != SmokeOptions().k,
             f"-k {options.k}: a running server drafts as many tokens as it was started with; leave it out",
+            ("-k",),
         ),
         (
             is_server and options.needs_match and options.temperature > 0,
             f"--temperature {options.temperature:g}: a server is compared with files by greedy answers; leave"
             " it out",
+            ("--temperature",),
         ),
         (
             is_server and options.max_regression is not None,
             "--max-regression is of two drafters in one engine; of a server --against says which it has",
+            ("--max-regression",),
         ),
         (
             not is_server and options.compare_files is not None,
             "--compare-files is of a running server; name it with --run-in http://HOST:PORT",
+            ("--compare-files",),
         ),
         (
             options.against is not None and options.compare_files is False,
             "--against compares a server with files, and --no-compare-files does not: leave one out",
+            ("--against",),
         ),
         (
             speed is not None and not is_rising(speed),
             f"--speed {','.join(map(str, speed or ()))}: {NUMBERS} was expected",
+            ("--speed",),
         ),
         (
             speed and engine in RUNNERS and engine not in TIMED,
             f"--speed is measured in vLLM, which --run-in {engine} is not, or in a running server: pass"
             " --run-in vllm where it is installed, or the server's URL",
+            ("--speed",),
         ),
     )
 
@@ -561,7 +578,10 @@ def _choose_engine(engine: str) -> str:
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
     if engine not in RUNNERS and not is_server(engine):
-        raise UsageError(f"--run-in {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected")
+        raise UsageError(
+            f"--run-in {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected",
+            options=("--run-in",),
+        )
     return engine
 
 
@@ -631,25 +651,33 @@ def _check_diagnosis(options: DiagnoseOptions) -> None:
             options.expected is not None and not 1 < options.expected <= options.k + 1,
             f"--expected {options.expected or 0:g}: an acceptance length above 1 and up to {options.k + 1}"
             " (k + 1) was expected",
+            ("--expected",),
         )
     )
     choose_prompts(options.prompts, options.sample, options.seed)
     runner, name = options.run_in, options.engine and options.engine.engine
     engine = options.engine and options.engine.text
     check(
-        (name not in (None, *INSTALLED), f"--engine {engine}: vllm or sglang was expected"),
+        (
+            name not in (None, *INSTALLED),
+            f"--engine {engine}: vllm or sglang was expected",
+            ("--engine",),
+        ),
         (
             options.engine and len(options.engine.places) > 1,
             f"--engine {engine} names several releases, and the engine where acceptance is low is one:"
             f" {options.engine and options.engine.labels[-1]}",
+            ("--engine",),
         ),
         (
             runner not in (None, "reference", *INSTALLED) and not is_server(str(runner)),
             f"--run-in {runner}: vllm, sglang, reference or a server's URL was expected",
+            ("--run-in",),
         ),
         (
             runner not in (None, "reference", name) and name is not None,
             f"--run-in {runner} is not --engine {engine}; leave one of them out",
+            ("--run-in",),
         ),
     )
 
@@ -727,8 +755,8 @@ class Looks(Struct, frozen=True):
             try:
                 convert(self.source, folder / "repaired", options)
             except EaglectlError as refusal:
-                named = [option for option in REPAIRS if option in str(refusal)]
-                if len(named) != 1 or "--source-semantics" in str(refusal):
+                named = [option for option in refusal.options if option in REPAIRS]
+                if len(named) != 1 or "--source-semantics" in refusal.options:
                     raise  # it names none, or leaves a choice
                 convert(self.source, folder / "repaired", replace(options, **REPAIRS[named[0]]))
                 words = shell.split(named[0])
@@ -792,7 +820,7 @@ class Looks(Struct, frozen=True):
             return evidence
         try:
             if runner == "reference":
-                raise UnreadableError(f"--run-in {runner} runs no engine")
+                raise UnreadableError(f"--run-in {runner} runs no engine", options=("--run-in",))
             if name == "server":
                 # the target has run here already
                 return replace(evidence, engine=self._smoke(str(runner), compare_files=True))

@@ -153,7 +153,13 @@ def collect_statistics(
     files, answers = ready.files, ready.options.answers
     folder = ready.options.target.on_disk("calibrating").folder
     drafter = read_drafter(files.checkpoint, answers, ready.target)
-    check((drafter.aux.boundaries is None, "the trained aux layers are not known; pass --aux-layers"))
+    check(
+        (
+            drafter.aux.boundaries is None,
+            "the trained aux layers are not known; pass --aux-layers",
+            ("--aux-layers",),
+        )
+    )
     check(
         (
             drafter.quantisation is not None,
@@ -302,13 +308,19 @@ def _check(options: CalibrateOptions) -> None:
         (
             options.sample is not None and options.prompts is None,
             "--sample draws from a file of prompts; give it with --prompts",
+            ("--sample",),
         ),
         (options.tops_up and options.prompts is None, TOP_UP_ALONE),
         (
             options.tensor_parallel_size > 1 and not is_vllm,
             "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
+            ("--tensor-parallel-size",),
         ),
-        (options.engine_arguments and not is_vllm, "--engine-arg is for vLLM: pass --run-in vllm"),
+        (
+            options.engine_arguments and not is_vllm,
+            "--engine-arg is for vLLM: pass --run-in vllm",
+            ("--engine-arg",),
+        ),
     )
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
 
@@ -328,6 +340,7 @@ def _collect(
             not batches,
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
             " prompts, or more --answer-tokens",
+            ("--answer-tokens",),
         )
     )
     target = RememberedStates(engine)
@@ -400,24 +413,29 @@ def upgrade(
         (
             not 0 < options.tolerance < math.inf,
             f"--tolerance {options.tolerance:g}: a ratio above 0 was expected, like {TOLERANCE}",
+            ("--tolerance",),
         ),
         (
             options.fc_norm == "off" and not options.is_norm_output,
             "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out",
+            ("--fc-norm",),
         ),
         (
             not options.is_measured and options.tolerance != TOLERANCE,
             f"{why}, and --tolerance is the gate's; leave it out",
+            ("--tolerance",),
         ),
         (
             not options.is_measured and has_own_prompts,
             f"{why}, and --calibration has its prompts already; leave --prompts out",
+            ("--calibration",),
         ),
         (options.tops_up and options.prompts is None, TOP_UP_ALONE),
         (
             conversion.fixes,
             "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
             " convert the output with it",
+            ("--fix-reading",),
         ),
     )
     needs_target = not options.is_start and (options.has_gate or options.statistics is None)
@@ -573,7 +591,8 @@ def _statistics_for(
         raise UsageError(
             f"--prompts are shared between calibration and the gate, and there are {len(given)};"
             f" {needed} different ones are the least: give more, --top-up for built-in ones beside them, or"
-            " --no-gate"
+            " --no-gate",
+            options=("--prompts",),
         )
     settings = CalibrateOptions(
         device=options.device, ignore_eos=options.ignore_eos, trust_remote_code=options.trust_remote_code
@@ -606,7 +625,8 @@ def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -
     return UsageError(
         f"--to 3.1 sets its new norms from the target's states and needs the target's weights ({why});"
         " without them: --calibration with what calibrate wrote elsewhere, or --init-only for a trainer's"
-        f" start; next, with the target's folder as PATH: {line}"
+        f" start; next, with the target's folder as PATH: {line}",
+        options=("--to",),
     )
 
 
@@ -651,21 +671,25 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
             drafter.quantisation is not None,
             "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"
             f" hold the output to its source with `{line}`",
+            ("--no-gate",),
         ),
         (
             ready.options.target.weights is None,
             "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
             " write without looking",
+            ("--target",),
         ),
         (
             not prompts,
             "every prompt was calibrated on or measured before, and none is left for the gate; pass other"
             " --prompts, or --no-gate",
+            ("--prompts",),
         ),
         (
             len(prompts) < FEWEST_PROMPTS,
             f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {FEWEST_PROMPTS}"
             " at the least; give more --prompts, or --no-gate",
+            ("--prompts",),
         ),
     )
 

@@ -130,7 +130,9 @@ def _current(arguments: list[str]) -> list[str]:
     if current == arguments or _command(arguments) not in ("smoke", "calibrate"):
         return arguments
     if "--run-in" in {text.partition("=")[0] for text in arguments}:
-        raise UsageError("--engine and --run-in contradict each other; leave --engine out")
+        raise UsageError(
+            "--engine and --run-in contradict each other; leave --engine out", options=("--engine",)
+        )
     say("eaglectl: --engine is spelled --run-in now", sys.stderr)
     return current
 

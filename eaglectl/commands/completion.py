@@ -129,5 +129,8 @@ def show_completion(word: str) -> None:
     shell, shells = word or Path(os.environ.get("SHELL", "")).name, ", ".join(SCRIPTS)
     if shell not in SCRIPTS:
         option = f"--show-completion {word}" if word else "--show-completion, and SHELL names none"
-        raise UsageError(f"{option}: a shell of {shells} was expected: `eaglectl --show-completion bash`")
+        raise UsageError(
+            f"{option}: a shell of {shells} was expected: `eaglectl --show-completion bash`",
+            options=(option,),
+        )
     emit(SCRIPTS[shell].rstrip("\n"))

@@ -3,7 +3,7 @@
 Checks of it come last: nothing is open or broken, the layout expresses the drafter, it reads back the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -109,7 +109,9 @@ def make_plan(
     """
     name, others = request.layout or DEFAULT_LAYOUT, others or OtherFiles()
     if name not in writable() or (layout := by_name(name).layout) is None:
-        raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
+        raise UsageError(
+            f"--for {name} is not a layout; these are: {', '.join(writable())}", options=("--for",)
+        )
     format = by_name(name)
     changed, reasons = _transformed(checkpoint, drafter, format, layout, request, others)
     if shift := next((fix for fix in request.fixes if fix[0] in SHIFTS), None):
@@ -181,7 +183,7 @@ def _planned(
 
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
-    if vocabulary.how.startswith(ABSOLUTE):
+    if vocabulary.form == ABSOLUTE:
         yield Note("warning", "d2t", "d2t: token ids became offsets; as stored no engine accepts a token")
     elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
         stored = f"as stored engines propose the first {drafter.dims.draft_vocab} tokens"
@@ -249,7 +251,9 @@ def _ids(
                 raise
             if place.meaning == "output":
                 other = default_format().name
-                raise RefusedError(f"{format.title}: {error}; write it --for {other}") from None
+                raise RefusedError(
+                    f"{format.title}: {error}; write it --for {other}", options=("--for",)
+                ) from None
             notes.append(
                 Note(
                     "warning",
@@ -295,10 +299,14 @@ def _layout_notes(
 
 def _check_settled(drafter: Drafter) -> None:
     if problems := drafter.notes_at("problem"):
-        error = OptionNeededError if any(note.names_option for note in problems) else RefusedError
-        raise error(listed((note.text for note in problems), "; "))
+        error = OptionNeededError if any(note.remedies for note in problems) else RefusedError
+        raise error(listed((note.text for note in problems), "; "), options=_named(problems))
     if questions := drafter.notes_at("question"):
-        raise OpenFactError(listed((note.text for note in questions), "; "))
+        raise OpenFactError(listed((note.text for note in questions), "; "), options=_named(questions))
+
+
+def _named(notes: Iterable[Note]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(option for note in notes for option in note.options))
 
 
 def _check_expressible(
@@ -313,7 +321,8 @@ def _check_expressible(
     if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
         raise UsageError(
             f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
-            " default; pass --target to show that they are"
+            " default; pass --target to show that they are",
+            options=("--target",),
         )
     reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
     why = "; ".join(f"{name}: {reasons[name]}" if name in reasons else name for name in missing)
@@ -338,7 +347,8 @@ def _check_expressible(
     name = drafter.target.name
     if layout.nest and (name is None or name.startswith((".", "/", "~"))):
         raise UsageError(
-            f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
+            f"a config of {format.title} names the target by its Hub name; pass --target-name org/name",
+            options=("--target-name",),
         )
 
 
@@ -412,7 +422,8 @@ def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Dra
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
             raise UsageError(
                 f"--drop {name}: no drafter works without it, or the file has no such tensor; droppable here:"
-                f" {droppable}"
+                f" {droppable}",
+                options=("--drop",),
             )
     dropped = {optional.get(name) for name in request.drop}
     return replace(
@@ -448,7 +459,9 @@ def _tensors_left_behind(
             if drafter.has_reduced_vocabulary:
                 why = "made of the other table (--fix-reading)"
         if not why:
-            raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
+            raise OptionNeededError(
+                f"{name} would be lost; pass --drop {name} if it may be left behind", options=("--drop",)
+            )
         yield LeftBehind(name, why)
 
 
@@ -524,6 +537,7 @@ def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | N
                     is_cast,
                     f"{tensor.name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first,"
                     " then cast the result",
+                    ("--dtype",),
                 ),
                 (
                     DTYPE_BITS[tensor.dtype] < 8,

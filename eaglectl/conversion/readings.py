@@ -105,15 +105,20 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
     Raises UsageError for an unknown reading, or one that this drafter's tensors do not allow.
     """
     if key not in READINGS:
-        raise UsageError(f"--fix-reading {key}: one of {', '.join(READINGS)} was expected")
+        raise UsageError(
+            f"--fix-reading {key}: one of {', '.join(READINGS)} was expected", options=("--fix-reading",)
+        )
     allowed = tuple(READINGS[key].values(drafter))
     count = len(_order(allowed[0])) if allowed and "," in allowed[0] else 0  # of those, the others work too
     if value in allowed or (count and sorted(_order(value)) == list(range(count))):
         return tuple(READINGS[key].moves(drafter, value))
     wanted = f"an order of the numbers 0 to {count - 1}, like {allowed[0]}" if count else " or ".join(allowed)
     if not allowed:
-        raise UsageError(f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading")
-    raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected")
+        raise UsageError(
+            f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading",
+            options=("--fix-reading",),
+        )
+    raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected", options=("--fix-reading",))
 
 
 def with_sizes(drafter: Drafter, key: str, value: str) -> Drafter:
@@ -400,11 +405,12 @@ def with_table_moved(
         tables += [table] if table else []
     head = drafter.tensors.get("lm_head.weight")
     if len(tables) > 1:
-        raise OpenFactError(BOTH_FIT)
+        raise OpenFactError(BOTH_FIT, options=("--source-semantics",))
     if not tables or head is None:
         raise RefusedError(
             f"--fix-reading {key}={value}: read so, d2t is no table of {vocab} tokens, or lm_head is"
-            " missing; restore it from the trainer"
+            " missing; restore it from the trainer",
+            options=("--fix-reading",),
         )
     tokens_by_row = {row: token for row, token in enumerate(tables[0]) if token is not None}
     lost = [str(row) for row in range(len(numbers)) if row not in tokens_by_row]
@@ -494,10 +500,12 @@ def draft_vocabulary(
     except RefusedError as refusal:
         readings, place = table_readings(checkpoint, drafter), (refusal.topic, refusal.where)
         if len(readings) > 1:
-            raise OpenFactError(BOTH_WHOLE, *place) from None
+            options = tuple(f"--fix-reading {name}" for name in readings)
+            raise OpenFactError(BOTH_WHOLE, *place, options) from None
         if readings:
+            option = f"--fix-reading {readings[0]}"
             raise OptionNeededError(
-                f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole", *place
+                f"{refusal}; or pass {option}, as that table is whole", *place, (option,)
             ) from None
         raise
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
@@ -547,12 +555,14 @@ def pruned(
     if not 0 < size < have:
         raise UsageError(
             f"--draft-vocab {size}: this drafter has {have} tokens, and there are no rows to add; give a"
-            f" number below {have}"
+            f" number below {have}",
+            options=("--draft-vocab",),
         )
     if head is None:
         raise OptionNeededError(
             "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave"
-            " out; pass --materialize-lm-head with --target"
+            " out; pass --materialize-lm-head with --target",
+            options=("--materialize-lm-head",),
         )
     counts = read_counts(request.counts, drafter.dims.vocab)
     rows = {target: row for row, target in enumerate(vocabulary.targets)}
@@ -560,7 +570,8 @@ def pruned(
     if len(special_tokens) > size:
         raise UsageError(
             f"--draft-vocab {size}: {len(special_tokens)} special tokens stay whatever was counted; give at"
-            f" least {len(special_tokens)}"
+            f" least {len(special_tokens)}",
+            options=("--draft-vocab",),
         )
     tokens = most_counted(counts.by_token, rows, size, special_tokens)
     kept_rows = [rows[token] for token in tokens]

@@ -176,16 +176,22 @@ def rewritten_attention(
             f"{'--rope-style' if style else '--mla-query-lora'} is for MLA drafters, and this one is"
             f" {drafter.dims.attention}",
         ),
-        (style not in (None, *ROPE_STYLES), f"--rope-style {style}: {' or '.join(ROPE_STYLES)} was expected"),
+        (
+            style not in (None, *ROPE_STYLES),
+            f"--rope-style {style}: {' or '.join(ROPE_STYLES)} was expected",
+            ("--rope-style",),
+        ),
         (
             has_query_lora and drafter.dims.q_lora_rank,
             "--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out",
+            ("--mla-query-lora",),
         ),
     )
     if style == "neox":
         raise RefusedError(
             "--rope-style neox would be rotated wrongly: no engine and no layout reads rope_interleave,"
-            " all rotate MLA drafters interleaved; leave it out"
+            " all rotate MLA drafters interleaved; leave it out",
+            options=("--rope-style",),
         )
     result = TransformedDrafter(drafter)
     if style and is_mla and not drafter.rope.is_interleaved:
@@ -237,7 +243,8 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
         if query.dtype not in FLOATS:
             raise RefusedError(
                 f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised"
-                " drafter"
+                " drafter",
+                options=("--mla-query-lora",),
             )
         names = ("input_layernorm", "hidden_norm") if layer == 0 else ("input_layernorm",)
         norms = tuple(drafter.tensors[f"layers.{layer}.{name}.weight"] for name in names)
@@ -246,7 +253,8 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
             if not bool(np.isfinite(weight).all()) or not bool(weight.all()):
                 raise RefusedError(
                     f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
-                    " --mla-query-lora does not work for this drafter"
+                    " --mla-query-lora does not work for this drafter",
+                    options=("--mla-query-lora",),
                 )
         tensors |= _query_factors(query, norms, weights, dtype or query.dtype, eps)
     # of a query whose embedding is zeros: by what its half counts in the norm
@@ -388,7 +396,8 @@ class TargetMatrix(Struct, frozen=True):
         """Return the matrix as the drafter's own head. Raises RefusedError if the shapes do not match."""
         if self.shape != shape:
             raise RefusedError(
-                f"{option}: the target's {self.name} is {list(self.shape)}; this drafter needs {list(shape)}"
+                f"{option}: the target's {self.name} is {list(self.shape)}; this drafter needs {list(shape)}",
+                options=(option,),
             )
         return self.as_tensor(HEAD, f"the target's {self.name}")
 
@@ -416,7 +425,8 @@ def find_target_matrix(target: Checkpoint, option: str, *, is_head: bool = False
     if name is None:
         raise RefusedError(
             f"{option}: {target.source.place} has no {'lm_head' if is_head else 'embedding'} of plain"
-            " numbers; give the target's unquantised weights"
+            " numbers; give the target's unquantised weights",
+            options=(option,),
         )
     return _stored_matrix(target, name)
 
@@ -427,7 +437,9 @@ def with_head(drafter: Drafter, head: TargetMatrix, option: str = MATERIALIZE) -
     Raises UsageError if it has one, RefusedError if the shapes do not match.
     """
     if HEAD in drafter.tensors:
-        raise UsageError(f"{option}: this drafter has an lm_head of its own; leave the option out")
+        raise UsageError(
+            f"{option}: this drafter has an lm_head of its own; leave the option out", options=(option,)
+        )
     tensor = head.as_head((drafter.dims.draft_vocab, drafter.dims.hidden), option)
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
     return replace(drafter, tensors={**drafter.tensors, HEAD: tensor}, notes=notes)
@@ -453,7 +465,8 @@ def with_whole_head(
         if encode(theirs, stored.dtype, HEAD) != encode(ours, stored.dtype, HEAD):
             raise UsageError(
                 f"{MATERIALIZE}: this drafter has an lm_head of its own, which is not of rows of the target's"
-                f" {head.name}; leave the option out"
+                f" {head.name}; leave the option out",
+                options=(MATERIALIZE,),
             )
     tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in TABLES}
     whole = replace(
@@ -522,7 +535,8 @@ def find_rotation(
         if embedding is not None and embedding.shape[1] != width:
             raise RefusedError(
                 f"{ROTATE}: {embedding.name} of {option} is {embedding.shape[1]} wide, and the drafter takes"
-                f" states of {width}"
+                f" states of {width}",
+                options=(ROTATE,),
             )
     if text == MEASURE:
         rotation = _measured_rotation(before, after)
@@ -540,7 +554,8 @@ def find_rotation(
     if trained is None:
         raise UsageError(
             f"{ROTATE}: this drafter drafts with its target's lm_head, and the rotated target's has the"
-            f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on"
+            f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on",
+            options=(ROTATE,),
         )
     return replace(rotation, head=find_target_matrix(trained, TRAINED, is_head=True))
 
@@ -555,20 +570,27 @@ def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
     fc = drafter.tensors.get(FC)
     dtype = fc.dtype if fc else ""
     check(
-        (fc is None, f"{ROTATE}: this drafter has no fc, so nothing of it can be rotated"),
-        (dtype not in ITEM_SIZE, f"{ROTATE}: fc.weight is {dtype}; rotate the unquantised drafter"),
+        (fc is None, f"{ROTATE}: this drafter has no fc, so nothing of it can be rotated", (ROTATE,)),
+        (
+            dtype not in ITEM_SIZE,
+            f"{ROTATE}: fc.weight is {dtype}; rotate the unquantised drafter",
+            (ROTATE,),
+        ),
         (
             INPUT_NORM in drafter.tensors and any(name.startswith("fc_norm.") for name in drafter.tensors),
             f"{ROTATE}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of the first do"
             " not commute with the rotation, and the second stands between them and fc",
+            (ROTATE,),
         ),
         (
             drafter.rotation is not None,
             f"{ROTATE}: fc is rotated already (eaglectl.json); convert the drafter that it was made of",
+            (ROTATE,),
         ),
         (
             is_shared and drafter.dims.hidden != drafter.dims.target_hidden,
             f"{ROTATE}: a target wider than the drafter has no embedding that they can share",
+            (ROTATE,),
         ),
         error=RefusedError,
     )
@@ -581,7 +603,8 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
         if (rotation := rotation_file(source)) is None:
             raise UsageError(
                 f"{ROTATE} {path}: its quant_model_description.json names no rotation; give the matrix as a"
-                f" safetensors file, or {MEASURE}"
+                f" safetensors file, or {MEASURE}",
+                options=(ROTATE,),
             )
         path = source.path(rotation)
     file = read_weight_file(path)
@@ -589,7 +612,8 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
     if MATRIX not in squares and len(squares) != 1:
         listing = ", ".join(f"{name} {list(stored.shape)}" for name, stored in list(file.tensors.items())[:4])
         raise RefusedError(
-            f"{ROTATE}: {path} has no one matrix [{size}, {size}], the aux states' width; it has {listing}"
+            f"{ROTATE}: {path} has no one matrix [{size}, {size}], the aux states' width; it has {listing}",
+            options=(ROTATE,),
         )
     name = MATRIX if MATRIX in squares else squares[0]
     raw = file.read(name)
@@ -597,7 +621,9 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
     error = float(np.abs(matrix.T @ matrix - np.eye(size)).max())
     if not error <= ORTHOGONAL:
         raise RefusedError(
-            f"{ROTATE}: {name} in {path} is no rotation: Q^T Q differs from the identity by up to {error:.2g}"
+            f"{ROTATE}: {name} in {path} is no rotation: Q^T Q differs from the identity by up to"
+            f" {error:.2g}",
+            options=(ROTATE,),
         )
     for _ in range(3):  # Newton's iteration to the nearest orthogonal matrix
         matrix = matrix @ (1.5 * np.eye(size) - 0.5 * matrix.T @ matrix)
@@ -620,7 +646,8 @@ def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float
     if not residual <= LEAST_EXPLAINED:
         raise RefusedError(
             f"{ROTATE}: the matrix does not make the target's embedding of the drafter's: {residual:.0%} of"
-            f" it is left ({LEAST_EXPLAINED:.0%} at most may be); is it this target's, and not transposed?"
+            f" it is left ({LEAST_EXPLAINED:.0%} at most may be); is it this target's, and not transposed?",
+            options=(ROTATE,),
         )
     return residual
 
@@ -630,7 +657,8 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> Targ
     if before is None:
         raise UsageError(
             f"{ROTATE} {MEASURE} compares embeddings, and this drafter has none of the target's width of its"
-            f" own; pass {TRAINED} with the folder of the target that it was trained on"
+            f" own; pass {TRAINED} with the folder of the target that it was trained on",
+            options=(ROTATE,),
         )
     size, rows = before.shape[1], min(before.shape[0], after.shape[0])
     cross, squares, step = np.zeros((size, size)), np.zeros(3), max(1, BLOCK // size)
@@ -639,12 +667,15 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> Targ
         cross += ours.T @ theirs
         squares += (np.square(ours).sum(), np.square(theirs).sum(), np.square(theirs - ours).sum())
     if not np.isfinite(cross).all():
-        raise RefusedError(f"{ROTATE}: {before.name} or {after.name} holds values that are not finite")
+        raise RefusedError(
+            f"{ROTATE}: {before.name} or {after.name} holds values that are not finite", options=(ROTATE,)
+        )
     left, values, right = np.linalg.svd(cross)
     residual = sqrt(max(squares[0] + squares[1] - 2 * values.sum(), 0.0) / (squares[1] or 1.0))
     if squares[2] <= LEAST_EXPLAINED**2 * squares[1]:
         raise RefusedError(
-            f"{ROTATE}: the target's embedding is the one that was trained on: it is not rotated"
+            f"{ROTATE}: the target's embedding is the one that was trained on: it is not rotated",
+            options=(ROTATE,),
         )
     # the share of each direction that is unknown, where the residual is spread over all of them
     error = residual * sqrt(float((squares[1] / size / np.maximum(values, 1e-300)).mean()))
@@ -653,7 +684,8 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> Targ
             f"{ROTATE}: no rotation makes the target's embedding of the one that was trained on:"
             f" {residual:.0%} of it is left ({LEAST_EXPLAINED:.0%} at most may be), and {rows} rows leave"
             f" {min(error, 1.0):.0%} of the rotation of {size} dimensions open; is this the target, and was"
-            " the drafter's embedding its copy?"
+            " the drafter's embedding its copy?",
+            options=(ROTATE,),
         )
     return TargetRotation(left @ right, {"measured": {"residual": residual, "error": error, "rows": rows}})
 
@@ -683,7 +715,10 @@ def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRota
     elif rotation.embedding is not None:
         tensors[EMBEDDING] = rotation.embedding.as_tensor(EMBEDDING, f"{rotation.embedding.name}, as trained")
     elif EMBEDDING not in tensors:
-        raise UsageError(f"{ROTATE} keeps the embedding that was trained; leave --drop {EMBEDDING} out")
+        raise UsageError(
+            f"{ROTATE} keeps the embedding that was trained; leave --drop {EMBEDDING} out",
+            options=("--drop",),
+        )
     strays = {
         **drafter.strays,
         **dict.fromkeys(

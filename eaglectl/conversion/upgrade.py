@@ -201,12 +201,14 @@ def read_statistics(folder: Path) -> Statistics:
             _check_matrices(statistics.matrices, len(statistics.boundaries))
     except OSError as error:
         raise UnreadableError(
-            f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}"
+            f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}",
+            options=("--calibration",),
         ) from None
     except (UnreadableError, ValueError, KeyError, TypeError) as error:
         what = f"{MATRICES} has no {error}" if isinstance(error, KeyError) else str(error)
         raise UnreadableError(
-            f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}"
+            f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}",
+            options=("--calibration",),
         ) from None
     return statistics
 
@@ -311,11 +313,15 @@ def check_statistics(
     )
     for is_there, difference in differences:
         if is_there:
-            raise RefusedError(f"the calibration {difference}; give --calibration the folder that {WRITES}")
+            raise RefusedError(
+                f"the calibration {difference}; give --calibration the folder that {WRITES}",
+                options=("--calibration",),
+            )
     if is_of_states and ours is None:
         raise UsageError(
             f"whether this drafter takes the calibration's boundaries {theirs} is not known; pass --target or"
-            " --aux-layers"
+            " --aux-layers",
+            options=("--target",),
         )
 
 
@@ -350,6 +356,7 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
             "--to 3.1 sets fc_norm and norm_output from the target's states; pass --target with the target's"
             " weights, or --calibration with the folder that `eaglectl calibrate SOURCE -o calibration"
             " --target TARGET` writes; --init-only gives a trainer's start without them",
+            ("--to", "--target"),
         )
     )
     result = TransformedDrafter(drafter, record={"fc_norm": "off", "norm_output": "off"})
@@ -442,7 +449,8 @@ def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array,
     except torch.linalg.LinAlgError:
         raise OptionNeededError(
             "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass"
-            " --fc-norm calibrated"
+            " --fc-norm calibrated",
+            options=("--fc-norm",),
         ) from None
     refit_fc = solved.cpu().numpy()
     # sum q |W n - f|^2, with gram's part taken from the equation just solved:
@@ -499,7 +507,8 @@ def _rescaled(
         if float(np.ptp(weight)) > UNIFORM * rms:
             raise OptionNeededError(
                 "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to"
-                " take it; pass --materialize-lm-head with --target, or --no-norm-output"
+                " take it; pass --materialize-lm-head with --target, or --no-norm-output",
+                options=("--materialize-lm-head",),
             )
         return {}, {"norm_output": "flag"}
     scale = rms / size
@@ -521,21 +530,25 @@ def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
             norms.fc_norm,
             "fc_norm divides every state by its own size, token by token, which no fc without it can do; this"
             " drafter stays EAGLE-3.1: leave --to out",
+            ("--to",),
         ),
         (
             norms.norm_before_fc,
             "norm_before_fc divides the states by their size, token by token, which no fc without it can do;"
             " leave --to out",
+            ("--to",),
         ),
         (
             not norms.norm_before_residual,
             "norm_output fixes the size of the fed-back state, and the residual keeps it; without it this is"
             " another function: leave --to out",
+            ("--to",),
         ),
         (
             float(np.ptp(weight)) != 0.0,
             "norm_output feeds back a state multiplied by norm.weight, whose channels differ; without it this"
             " is another function: leave --to out",
+            ("--to",),
         ),
         error=RefusedError,
     )
@@ -556,12 +569,14 @@ def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
             recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in drafter.features(),
             "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are"
             " another network: pass --fc-norm off",
+            ("--fc-norm",),
         ),
         (
             is_rewritten and drafter.quantisation is not None,
             "fc or lm_head would be rewritten and this drafter is quantised; convert the unquantised one, or"
             " pass --fc-norm calibrated --no-norm-output with a --calibration of any unquantised drafter of"
             " this target and these layers",
+            ("--fc-norm",),
         ),
         error=OptionNeededError,
     )
@@ -570,6 +585,7 @@ def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
             not recipe.is_start and recipe.fc_norm == "ones",
             "--fc-norm ones changes what the drafter computes by the layers' scales and is only a trainer's"
             " start; pass --init-only with it",
+            ("--fc-norm",),
         )
     )
 
@@ -587,6 +603,7 @@ def check_changeable(drafter: Drafter) -> None:
         (
             drafter.norms.fc_norm,
             "this drafter has fc_norm already, and nothing is to be calibrated; leave --to out",
+            ("--to",),
         ),
         (
             Feature.PARALLEL in drafter.features(),
@@ -597,6 +614,7 @@ def check_changeable(drafter: Drafter) -> None:
             drafter.aux.order,
             "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output"
             " --to 3.1",
+            ("--to",),
         ),
         error=RefusedError,
     )

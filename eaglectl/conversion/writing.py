@@ -93,7 +93,8 @@ def shards_of(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -
             continue
         if step.nbytes > limit:
             raise UsageError(
-                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; give at least that"
+                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; give at least that",
+                options=("--max-shard-size",),
             )
         size += step.nbytes
         if size > limit:

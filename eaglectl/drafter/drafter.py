@@ -105,9 +105,9 @@ class AuxLayers(Struct, frozen=True):
     """What is known of a drafter's aux layers.
 
     `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without
-    asking the user. `how` says in words what the knowledge rests on. `order` is set where the file lists
-    its ids unsorted or repeated: it maps each sorted, distinct boundary to the places it had in the file,
-    which is how `fc` is laid out.
+    asking the user. `how` says in words what the knowledge rests on, `recorded` what eaglectl.json states
+    of it. `order` is set where the file lists its ids unsorted or repeated: it maps each sorted, distinct
+    boundary to the places it had in the file, which is how `fc` is laid out.
     """
 
     count: int
@@ -117,6 +117,7 @@ class AuxLayers(Struct, frozen=True):
     ids: tuple[int, ...] | None = None
     convention: Convention | None = None
     order: tuple[tuple[int, ...], ...] | None = None
+    recorded: str = ""
 
     @property
     def listed(self) -> tuple[int, ...] | None:
@@ -166,9 +167,9 @@ QWEN3_FULL = 28  # layers without a window where Qwen3's config states no max_wi
 # what notes and answers are about, their topics, and what they say, where layer 0 norms the state twice
 HIDDEN_NORM, DOUBLE_NORM, JOINED_NORMS = "hidden_norm", "double-norm", "joined-norms"
 TWICE = (
-    "trained with the hidden state normed twice (input_layernorm, then hidden_norm), and engines norm it"
-    " once. `eaglectl convert SOURCE` writes one norm in the place of both"
+    "trained with the hidden state normed twice (input_layernorm, then hidden_norm), and engines norm it once"
 )
+ONE_NORM = ". `eaglectl convert SOURCE` writes one norm in the place of both"
 
 
 class Feature(StrEnum):
@@ -227,28 +228,39 @@ class Choice(Struct, frozen=True, omit_defaults=True):
 
 
 class Note(Struct, frozen=True):
-    """Something a reader of the checkpoint should know.
+    """Something a reader of the checkpoint should know: why, and in `advice` what to do about it.
 
     A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
     names the rule of `eaglectl validate` that it is a case of; a note needs none. `producer`: whose files
     have this doubt, which stays with the drafter through conversions. `is_open`: no engine is known to
     serve the drafter as trained while it stands. `choices` are the answers to a question (see `question`).
-    `names_option`: a problem, and the text names the option that takes it out.
+    `remedies` are the options that take a problem out, each with its value where that is known.
     """
 
     level: Level
     about: str
-    text: str
+    why: str
     topic: str = ""
     producer: str = ""
     is_open: bool = False
     choices: tuple[Choice, ...] = ()
-    names_option: bool = False
+    advice: str = ""
+    remedies: tuple[str, ...] = ()
 
     @property
-    def why(self) -> str:
-        """The text of a question without the options that answer it."""
-        return self.text.partition("; pass --")[0]
+    def text(self) -> str:
+        """The note in words; a question lists the options that answer it."""
+        return f"{self.why}{self.ways_to_answer}{self.advice}"
+
+    @property
+    def ways_to_answer(self) -> str:
+        """The options that answer a question, as its text lists them; "" where it is none."""
+        return f"; pass {options(self.choices)}" if self.level == "question" else ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that settle it, those of choices without their values."""
+        return (*self.remedies, *dict.fromkeys(choice.option for choice in self.choices))
 
     @property
     def whole_choices(self) -> list[Choice]:
@@ -257,12 +269,12 @@ class Note(Struct, frozen=True):
 
     def completed(self, complete: Callable[[str], str]) -> "Note":
         """The note with whole commands in its text (formats/commands.py)."""
-        return replace(self, text=complete(self.text))
+        return replace(self, why=complete(self.why), advice=complete(self.advice))
 
     @property
     def reason(self) -> str:
-        """The text without what settles it, for a verdict beside which the note stands."""
-        return self.text.partition(". `eaglectl ")[0].partition("; settle it by ")[0]
+        """Why, for a verdict beside which the note stands; of a question the whole text."""
+        return self.text if self.level == "question" else self.why
 
 
 def are_stated(reasons: Iterable[str], notes: Sequence[Note]) -> bool:
@@ -272,7 +284,7 @@ def are_stated(reasons: Iterable[str], notes: Sequence[Note]) -> bool:
 
 def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:
     """The note that asks for what the file leaves open: why, and every option that answers it."""
-    return Note("question", about, f"{why}; pass {options(choices)}", topic, choices=tuple(choices))
+    return Note("question", about, why, topic, choices=tuple(choices))
 
 
 def options(choices: Sequence[Choice]) -> str:

@@ -324,10 +324,19 @@ BOTH_FIT = (
 
 
 class DraftVocabulary(Struct, frozen=True):
-    """Target token of each draft token, [draft_vocab], and how that was found out."""
+    """Target token of each draft token, [draft_vocab], and how that was found out.
+
+    `form` is what d2t holds, or what was done; `is_confirmed`: t2d says the same.
+    """
 
     targets: Ids
-    how: str
+    form: str
+    is_confirmed: bool = False
+
+    @property
+    def how(self) -> str:
+        """How it was found out, in words."""
+        return f"{self.form}{', as t2d confirms' * self.is_confirmed}"
 
     @property
     def offsets(self) -> Ids:
@@ -462,13 +471,10 @@ def read_vocabulary(
             )
         raise RefusedError(text, "d2t-range", "tensor:d2t")
     if len(fits) > 1 and any(d2t):
-        raise OpenFactError(BOTH_FIT)
+        raise OpenFactError(BOTH_FIT, options=("--source-semantics",))
     kind, targets = next(iter(fits.items()))
-    return DraftVocabulary(
-        targets,
-        ("d2t holds offsets" if kind == "offset" else ABSOLUTE)
-        + (", as t2d confirms" if used is not None else ""),
-    )
+    form = "d2t holds offsets" if kind == "offset" else ABSOLUTE
+    return DraftVocabulary(targets, form, is_confirmed=used is not None)
 
 
 def offset_targets(d2t: Ids) -> Ids:

@@ -90,14 +90,16 @@ def parse_engine(text: str) -> EngineRequest:
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        raise UsageError(f"--engine {text}: {_spelling(text)}") from None
+        raise UsageError(f"--engine {text}: {_spelling(text)}", options=("--engine",)) from None
     name, specifier = requirement.name.lower(), requirement.specifier
     if name in unversioned()["engines"]:
         if specifier:
-            raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
+            raise UsageError(
+                f"--engine {text}: releases of {name} are not followed; write {name}", options=("--engine",)
+            )
         return EngineRequest(name, (), text=name)
     if name not in ENGINES:
-        raise UsageError(f"--engine {text}: {_spelling(text)}")
+        raise UsageError(f"--engine {text}: {_spelling(text)}", options=("--engine",))
     if not specifier:
         return usual_release(name)
     # of one exact version, the release that it is of
@@ -106,7 +108,9 @@ def parse_engine(text: str) -> EngineRequest:
     if matching := tuple(release for release in releases if release == base_release or release in specifier):
         return EngineRequest(name, matching, text=text)
     span = f"{name} is known from {' to '.join(dict.fromkeys((releases[0], releases[-1])))}"
-    raise OutdatedError(f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}")
+    raise OutdatedError(
+        f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}", options=("--engine",)
+    )
 
 
 ENGINE = Option(

@@ -174,7 +174,8 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
     if target.model_type is None and boundaries[0] > 0:
         raise UsageError(
             f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type,"
-            " which is not known; pass --target"
+            " which is not known; pass --target",
+            options=("--target",),
         )
     raise RefusedError(
         f"SGLang has no ids that mean boundaries {list(boundaries)} for a {target.model_type or 'known'}"

@@ -158,7 +158,8 @@ def unreachable(request: HubRequest, how: str) -> NoAnswerError:
     head = ("" if request.file else request.not_here) or f"{request.subject}: "
     return NoAnswerError(
         f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
-        " what was downloaded before"
+        " what was downloaded before",
+        options=("--offline",),
     )
 
 

@@ -48,7 +48,9 @@ def check_file(option: str, path: Path, kind: str) -> None:
             ),
         )
     except (OSError, ValueError) as error:
-        raise UsageError(f"{option}: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(
+            f"{option}: {getattr(error, 'strerror', None) or error}", options=(option,)
+        ) from None
     check(*((is_there, f"{option}: {fault}") for is_there, fault in faults))
 
 
@@ -69,7 +71,9 @@ def _begins_like(path: Path, kind: str) -> bool:
 def parse_page(file: str, outputs: Outputs = ()) -> Path:
     """Return the file of --page; it may replace nothing but a page. Raises UsageError."""
     if file.lower().endswith(".svg"):
-        raise UsageError(f"--page {file}: a page is HTML; give a name that ends in .html")
+        raise UsageError(
+            f"--page {file}: a page is HTML; give a name that ends in .html", options=("--page",)
+        )
     return parse_output("--page", file, file, outputs, "page")
 
 
@@ -79,7 +83,7 @@ def parse_output(option: str, value: str, file: str, outputs: Outputs, kind: str
     check_file(f"{option} {value}", path, kind)
     others = "another --output" if option == "--output" else "--output"
     if any(path.resolve() == other.resolve() for _, other in outputs):
-        raise UsageError(f"{option} {value}: {others} writes {file} already")
+        raise UsageError(f"{option} {value}: {others} writes {file} already", options=(option,))
     return path
 
 
@@ -88,7 +92,7 @@ def parse_new(option: str, file: str | None) -> Path | None:
     if file is None:
         return None
     if os.path.lexists(file):
-        raise UsageError(f"{option} {file}: {file} is there already; give another name")
+        raise UsageError(f"{option} {file}: {file} is there already; give another name", options=(option,))
     return parse_output(option, file, file, (), "page")
 
 
@@ -104,4 +108,6 @@ def write_report(option: str, path: Path, text: str, kind: str = "report") -> No
     try:
         write_file(path, text)
     except OSError as error:
-        raise UnreadableError(f"{option} was not written: {path}: {error.strerror}") from None
+        raise UnreadableError(
+            f"{option} was not written: {path}: {error.strerror}", options=(option,)
+        ) from None

@@ -274,12 +274,15 @@ def check_apart(out: Path, source: Path) -> None:
     except ValueError:  # a null byte
         raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
-        raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
+        raise UsageError(
+            f"{out}: a symbolic link on the way leads to itself; give another -o", options=("-o",)
+        ) from None
     check(
         (
             _is_in(output, input_path) or _is_in(input_path, output),
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
             f" another -o",
+            ("-o",),
         )
     )
 
@@ -310,12 +313,13 @@ def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None
     if obstacle := kind.obstacle(out.absolute()):
         raise UsageError(
             f"{out} is not {kind.name} alone ({obstacle}), so --force does not replace it; give another -o,"
-            " or move what is there away"
+            " or move what is there away",
+            options=("--force",),
         )
 
 
 def _taken(out: Path) -> UsageError:
-    return UsageError(f"{out} is there already; give another -o, or --force to replace it")
+    return UsageError(f"{out} is there already; give another -o, or --force to replace it", options=("-o",))
 
 
 def _write(target: int, data: bytes) -> int:

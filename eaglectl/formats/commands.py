@@ -218,4 +218,4 @@ def whole_commands(complete: Complete) -> Iterator[None]:
     try:
         yield
     except EaglectlError as error:
-        raise type(error)(complete(str(error)), error.topic, error.where) from None
+        raise error.reworded(complete(str(error))) from None

@@ -147,14 +147,14 @@ class Keys(Struct, frozen=True):
         is_there: object,
         level: Level,
         about: str,
-        text: str,
+        why: str,
         topic: str = "",
-        *,
-        names_option: bool = False,
+        advice: str = "",
+        remedies: tuple[str, ...] = (),
     ) -> None:
         """Add a note if its condition is true."""
         if is_there:
-            self.notes.append(Note(level, about, text, topic, names_option=names_option))
+            self.notes.append(Note(level, about, why, topic, advice=advice, remedies=remedies))
 
     def spelling(self, key: str) -> str:
         """Return the spelling of a canonical key in this config."""

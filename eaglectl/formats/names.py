@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Choice, Target, question
 from eaglectl.drafter.tensors import (
+    FROM_T2D,
     LAYER,
     NORM,
     Absorbed,
@@ -283,9 +284,10 @@ def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *
             True,
             "problem",
             "d2t",
-            f"{text}; or pass --fix-reading d2t=from-t2d",
+            text,
             "tensor-shape",
-            names_option=True,
+            f"; or pass --fix-reading {FROM_T2D}",
+            (f"--fix-reading {FROM_T2D}",),
         )
 
 
@@ -367,9 +369,10 @@ def note_names(
             True,
             "problem",
             name,
-            f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
+            f"{name} has no place in an EAGLE-3 drafter",
             "unknown-tensor",
-            names_option=True,
+            f"; pass --drop {name} if it may be left behind",
+            ("--drop",),
         )
 
 
@@ -601,6 +604,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             f"fc.weight is [{hidden}, {total}]; {needed}; state target_hidden_size, or pass --target",
             "tensor-shape",
             "tensor:fc.weight",
+            ("--target",),
         ),
         error=OptionNeededError,
     )
@@ -633,6 +637,7 @@ def _read_width(keys: Keys, norm_width: int | None, target: Target) -> int | Non
             f"{contradiction}; pass --target, whose width is believed",
             "spellings-agree",
             f"config.json:{key}",
+            ("--target",),
         ),
         error=OptionNeededError,
     )
@@ -767,9 +772,10 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
             "problem",
             f"{ATTENTION}q_a_proj.weight",
             f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({about}), which neither vLLM nor"
-            " SGLang can load; pass --mla-query-lora to write q_proj as the two",
+            " SGLang can load",
             "missing-tensor",
-            names_option=True,
+            "; pass --mla-query-lora to write q_proj as the two",
+            ("--mla-query-lora",),
         )
     else:
         rank = _stated_or_measured(keys, "q_lora_rank", rank)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import (
     DOUBLE_NORM,
     HIDDEN_NORM,
+    ONE_NORM,
     TRAINING_DEFAULT,
     TWICE,
     AuxLayers,
@@ -125,9 +126,10 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning:
         "problem",
         "aux layers",
         f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as"
-        f" {convention}); pass --aux-convention or --aux-layers",
+        f" {convention})",
         "aux-range",
-        names_option=True,
+        "; pass --aux-convention or --aux-layers",
+        ("--aux-convention", "--aux-layers"),
     )
     keys.note(
         order,
@@ -149,11 +151,13 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
             len(ids) != count or sorted(set(boundaries)) != list(boundaries),
             f"--aux-layers {','.join(map(str, ids))}: fc takes {count} states, so {count} ascending layers"
             " are needed",
+            ("--aux-layers",),
         )
     )
     if target.depth is not None and boundaries[-1] > target.depth:
         raise UsageError(
-            f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers"
+            f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers",
+            options=("--aux-layers",),
         )
     return AuxLayers(
         count, boundaries, _is_default(boundaries, target), "given by --aux-layers", ids, convention
@@ -382,7 +386,9 @@ def norms_by_record(keys: Keys, norms: Norms, producer: str, twice: object) -> N
         return norms
     keys.notes[:] = [note for note in keys.notes if note.topic != DOUBLE_NORM]
     if twice:
-        keys.notes.append(Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, producer, is_open=True))
+        keys.notes.append(
+            Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, producer, is_open=True, advice=ONE_NORM)
+        )
     return replace(norms, hidden_twice=twice)
 
 
@@ -454,7 +460,13 @@ def _read_tensor_flag(
         error=RefusedError,
     )
     answer = answers.semantics.get(flag)
-    check((answer and count, f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained"))
+    check(
+        (
+            answer and count,
+            f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained",
+            ("--source-semantics",),
+        )
+    )
     contradiction, _ = keys.contradiction(flag)
     if contradiction and count:
         return keys.disbelieved(flag, f"the file has {tensor}")
@@ -667,7 +679,7 @@ def _answered(
         advice = "pass --target, whose config states its rope"
         if target.hidden is not None:
             advice = "the target's config states no rope base, or several; pass rope=N with its base"
-        raise UsageError(f"--source-semantics rope=target: {advice}")
+        raise UsageError(f"--source-semantics rope=target: {advice}", options=("--source-semantics",))
     if answer.base not in (None, "stored"):
         rope = replace(
             rope,
@@ -738,17 +750,19 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
     from_config = keys.get("rope_interleave", bool)
     is_interleaved = from_config is not False if answer is None else answer == "true"
     who, others = "the rotary dimensions are paired by halves, as said", ""
+    remedies: tuple[str, ...] = ("--rope-style interleaved",)
     if answer is None:
         who = "config says rope_interleave: false"
         others = ", or --source-semantics rope_interleave=true if they are interleaved already"
+        remedies += ("--source-semantics",)
     keys.note(
         not is_interleaved,
         "problem",
         "rope_interleave",
-        f"{who}, and engines rotate MLA drafters interleaved; pass --rope-style interleaved to reorder the"
-        f" rows{others}",
+        f"{who}, and engines rotate MLA drafters interleaved",
         "rope-pairing",
-        names_option=True,
+        f"; pass --rope-style interleaved to reorder the rows{others}",
+        remedies,
     )
     return is_interleaved
 

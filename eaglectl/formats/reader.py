@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import (
     HIDDEN_NORM,
+    AuxLayers,
     Choice,
     Convention,
     Drafter,
@@ -305,7 +306,10 @@ def check_answers(answers: Answers) -> None:
         if value in semantics.get(key, ()) or _is_free_answer(key, value, answers):
             continue
         listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in semantics.items())
-        raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
+        raise UsageError(
+            f"--source-semantics {key}={value} is not known; these are: {listed}",
+            options=("--source-semantics",),
+        )
 
 
 def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
@@ -480,7 +484,7 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
     return replace(
         drafter,
         publication=published.name if published and is_as_published else None,
-        aux=replace(drafter.aux, how=_how(drafter, new, record)),
+        aux=_with_source(drafter, new, record),
         notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
         settled=(*carried, *new),
     )
@@ -552,7 +556,7 @@ def fact_record(drafter: Drafter) -> dict[str, Any]:
     entries = [replace(entry, fact=_fact(drafter, entry.about)) for entry in drafter.settled]
     return {
         "boundaries": _fact(drafter, AUX),
-        "layers_from": drafter.aux.how.removeprefix(RECORDED),
+        "layers_from": drafter.aux.recorded or drafter.aux.how,
         "rope": _fact(drafter, ROPE[0]),
         "norm_output": _fact(drafter, NORM_OUTPUT),
         "hidden_twice": _fact(drafter, HIDDEN_NORM),
@@ -659,7 +663,8 @@ def _carried(drafter: Drafter, user_answers: Answers, record: _Record) -> Iterat
         elif choice and entry.by == "assumed" and (choice.key not in keys or is_of_source):
             raise UsageError(
                 f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
-                f" {options(entry.choices)}, or convert the source again with {choice}"
+                f" {options(entry.choices)}, or convert the source again with {choice}",
+                options=(choice.option,),
             )
         elif not (keys | {entry.answer.key, entry.about}) & set(choices):
             yield entry
@@ -710,14 +715,20 @@ def _words(entry: Settlement) -> str:
 
 def _settled_note(entry: Settlement, prefix: str) -> Note:
     if entry.by == "assumed":
-        text = (
+        return Note(
+            "warning",
+            entry.about,
             f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and nothing confirms"
-            f" it; settle it by {options(entry.choices)}"
+            " it",
+            entry.topic,
+            is_open=True,
+            choices=entry.choices,
+            advice=f"; settle it by {options(entry.choices)}",
         )
-        return Note("warning", entry.about, text, entry.topic, is_open=True, choices=entry.choices)
     text = f"{prefix}{_words(entry)}"
     if entry.by == "published":
-        text = text.replace(" published", ", as its authors ran it", 1) + f", though {entry.question}"
+        how = f" ({entry.evidence})" if entry.evidence else ""
+        text = f"{prefix}{entry.answer}, as its authors ran it{how}, though {entry.question}"
     if entry.by in ("published", "known") and not prefix:
         text += "; its name and config alone vouch for the weights, of which no digest is published"
     return Note("note", entry.about, text, is_open=entry.by == "published")
@@ -747,14 +758,16 @@ def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
             yield Choice(SEMANTICS_OPTION, f"norm_output={str(value).lower()}", meaning)
 
 
-def _how(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> str:
-    """Return where the aux layers are known from: never from what eaglectl itself wrote."""
+def _with_source(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> AuxLayers:
+    """Return the aux layers with where they are known from: never from what eaglectl itself wrote."""
     settled = [entry for entry in new if entry.about == AUX]
     if words := [_words(entry) for entry in settled if entry.by != "given"]:
-        return words[0]
+        return replace(drafter.aux, how=words[0])
     is_recorded = record.boundaries and not settled and not record.claim
     is_same = is_recorded and _fact(drafter, AUX) == record.boundaries
-    return f"{RECORDED}{record.layers_from}" if is_same else drafter.aux.how
+    if not is_same:
+        return drafter.aux
+    return replace(drafter.aux, how=f"{RECORDED}{record.layers_from}", recorded=record.layers_from)
 
 
 def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:

@@ -25,7 +25,7 @@ from eaglectl.engines.registry import (
     view_for,
 )
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.errors import EaglectlError, OptionNeededError, UnreadableError
 from eaglectl.files.budgets import MAX_MATCHES
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.files.files import sha256
@@ -353,14 +353,17 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         no engine can know either. Raises CannotLook where reading ended before the topic could come up.
         """
         if self.read_error is not None and self.ended_on(topic):
-            yield Match(str(self.read_error), self.read_error.where)
+            options = self.read_error.options if isinstance(self.read_error, OptionNeededError) else ()
+            yield Match(str(self.read_error), self.read_error.where, options=options)
             return
         for note in (note for note in self.drafter.notes if note.topic == topic and note.level != "note"):
             if note.level == "question" and not is_fault:
                 raise CannotLook(note.text)
             is_tensor = note.about in self.checkpoint.tensors or is_known(note.about)
             place = f"tensor:{note.about}" if is_tensor else key_place(self.config, note.about)
-            yield Match(note.text, "" if place == "config.json" else place)
+            place = "" if place == "config.json" else place
+            options = note.options if note.level in ("question", "problem") else ()
+            yield Match(note.text, place, options=options, why=note.why)
 
     def ended_on(self, topic: str) -> bool:
         """Whether an error on this topic ended reading."""

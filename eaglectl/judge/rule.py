@@ -62,7 +62,8 @@ class Match(Struct, frozen=True):
     checkpoint.
 
     `fix` replaces the rule's own in words, `repair` with its commands; `engines` are the releases that it
-    concerns, as "vllm==0.32.0". `option`: the message names the options that take it away.
+    concerns, as "vllm==0.32.0". `options`: those that the message names, which take it away; `why` is the
+    message without them.
     """
 
     message: str
@@ -70,7 +71,8 @@ class Match(Struct, frozen=True):
     fix: str = ""
     engines: tuple[str, ...] = ()
     repair: Fix = Fix()
-    option: str = ""
+    options: tuple[str, ...] = ()
+    why: str = ""
 
 
 # takes the Subject; its module imports this one
@@ -363,7 +365,9 @@ def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[st
     """
     ignored = rule_ids(ignore)
     if refused := sorted(policy.required & ignored):
-        raise UsageError(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
+        raise UsageError(
+            f"--ignore {refused[0]}: the policy {policy.origin} requires it", options=("--ignore",)
+        )
     selected = rule_ids(select) or {rule.id for rule in rules()}
     ids = selected - ignored - policy.off | policy.required
     return tuple(rule for rule in rules() if rule.id in ids)
@@ -461,7 +465,8 @@ def find_policy(
     path = os.fspath(path)
     if "://" in path:
         raise UsageError(
-            f"--policy {path}: a policy is a file on this machine; download it and give its path"
+            f"--policy {path}: a policy is a file on this machine; download it and give its path",
+            options=("--policy",),
         )
     if file := _read_file(Path(path), path):
         return file

@@ -119,7 +119,8 @@ def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts
     ):
         if answer is not None and in_card and answer not in in_card:
             raise UsageError(
-                f"{option} {answer} and {CARD} ({', '.join(in_card)}) differ; leave one of them out"
+                f"{option} {answer} and {CARD} ({', '.join(in_card)}) differ; leave one of them out",
+                options=(option,),
             )
     drafter, only = facts.drafter, models[0] if len(models) == 1 else None
     if base_model := answers.base_model or facts.base_model or only:
@@ -136,11 +137,16 @@ def read_training(path: str | Path) -> Mapping[str, Any]:
     """Read a file of schemas/training.schema.json. Raises UnreadableError, and UsageError for another one."""
     document = parse_json(f"--training {path}", read_small_file(Path(path), MAX_TRAINING, "--training"))
     if not isinstance(document, dict) or document.get("schema") != TRAINING:
-        raise UsageError(f'--training {path} has no "schema": "{TRAINING}"; see schemas/{SCHEMA_FILE}')
+        raise UsageError(
+            f'--training {path} has no "schema": "{TRAINING}"; see schemas/{SCHEMA_FILE}',
+            options=("--training",),
+        )
     for place, message in violations(
         json.loads(schema_file(SCHEMA_FILE).read_text(encoding="utf-8")), document, is_strict=True
     ):
-        raise UsageError(f"--training {path}: {place}: {message} (schemas/{SCHEMA_FILE})")
+        raise UsageError(
+            f"--training {path}: {place}: {message} (schemas/{SCHEMA_FILE})", options=("--training",)
+        )
     return document
 
 
@@ -497,18 +503,24 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
     try:
         document = json.loads(read_small_file(Path(path), 64 * MIB, "--smoke"))
     except (ValueError, RecursionError):
-        raise UnreadableError(f"--smoke {path} is not JSON; write it by {MEASURE}") from None
+        raise UnreadableError(
+            f"--smoke {path} is not JSON; write it by {MEASURE}", options=("--smoke",)
+        ) from None
     if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
-        raise UsageError(f"--smoke {path} is no document of smoke; write one by {MEASURE}")
+        raise UsageError(
+            f"--smoke {path} is no document of smoke; write one by {MEASURE}", options=("--smoke",)
+        )
     _check_smoke(document, f"--smoke {path}")
     if not isinstance(document.get("files"), dict):
         raise UnreadableError(
-            f"--smoke {path} does not say which files were measured; write it again by {MEASURE}"
+            f"--smoke {path} does not say which files were measured; write it again by {MEASURE}",
+            options=("--smoke",),
         )
     if document["verdict"] != CheckVerdict.PASS:
         raise UsageError(
             f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody;"
-            " find out why first"
+            " find out why first",
+            options=("--smoke",),
         )
     return document
 
@@ -550,7 +562,8 @@ def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> Non
     if different := sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name)):
         raise RefusedError(
             f"--smoke: what was measured had another {different[0]} than the folder that is uploaded; run"
-            f" {MEASURE}"
+            f" {MEASURE}",
+            options=("--smoke",),
         )
 
 

@@ -49,7 +49,9 @@ class Destination(Options, frozen=True):
     def check(self) -> None:
         """Raise UsageError for names that the Hub does not allow."""
         if not is_repo_name(self.repo):
-            raise UsageError(f"{self.repo}: REPO is org/name; a branch is given by --revision")
+            raise UsageError(
+                f"{self.repo}: REPO is org/name; a branch is given by --revision", options=("--revision",)
+            )
         _check_ref("--revision", "branch", self.revision)
         if self.tag:
             _check_ref("--tag", "tag", self.tag)
@@ -58,7 +60,7 @@ class Destination(Options, frozen=True):
 def _check_ref(option: str, kind: str, name: str) -> None:
     is_text = name.isprintable() and bool(name.strip())
     if not is_text or set(name) & set(" ~^:?*[\\") or ".." in name or name[0] in "-/":
-        raise UsageError(f"{option} {name}: the name of a {kind} was expected, like v1.0")
+        raise UsageError(f"{option} {name}: the name of a {kind} was expected, like v1.0", options=(option,))
 
 
 class CardAnswers(Options, frozen=True):
@@ -89,9 +91,14 @@ class CardAnswers(Options, frozen=True):
     def check(self) -> None:
         """Raise UsageError for a licence or a base model that the Hub could not read."""
         if self.licence is not None and not LICENCE.fullmatch(self.licence):
-            raise UsageError(f"--license {self.licence}: an identifier was expected, like apache-2.0")
+            raise UsageError(
+                f"--license {self.licence}: an identifier was expected, like apache-2.0",
+                options=("--license",),
+            )
         if self.base_model is not None and not is_repo_name(self.base_model):
-            raise UsageError(f"--base-model {self.base_model}: org/name on the Hub was expected")
+            raise UsageError(
+                f"--base-model {self.base_model}: org/name on the Hub was expected", options=("--base-model",)
+            )
 
 
 class UploadOptions(Options, frozen=True):

@@ -196,7 +196,8 @@ def check_leaks(
     if leaks:
         raise RefusedError(
             f"{listed(sorted(leaks), most=5)}. Remove it and run the command again; a key that was shown"
-            " to anybody is to be withdrawn"
+            " to anybody is to be withdrawn",
+            options=("--message",) if any(scan_text(message, token)) else (),
         )
 
 
@@ -285,7 +286,8 @@ def check_plan(plan: UploadPlan) -> None:
         raise RefusedError(
             "a pull request is not a release yet, and a tag is never moved: leave --tag out, merge, and"
             " run the"
-            f" command with --tag {plan.tag} again; or give --direct"
+            f" command with --tag {plan.tag} again; or give --direct",
+            options=("--tag",),
         )
     changed = {file.name for file in plan.changed}
     # a signature that stays in the repository; of what upload writes itself it signs none
@@ -298,7 +300,7 @@ def check_plan(plan: UploadPlan) -> None:
     if plan.tag and plan.state:
         commit = plan.state.tags.get(plan.tag)
         if commit is not None and (plan.changed or commit != plan.state.head):
-            raise RefusedError(_moved_tag(plan.repo, plan.tag, commit))
+            raise RefusedError(_moved_tag(plan.repo, plan.tag, commit), options=("--tag",))
 
 
 def _moved_tag(repo: str, tag: str, commit: str) -> str:
@@ -440,7 +442,7 @@ class Remote:
             return self._tagged(replace(done, outcome=UploadOutcome.PUBLISHED))
         except EaglectlError as error:
             about = f"the commit {sent.shown} was made before and {state}"
-            raise type(error)(f"{error}; {about}", error.topic, error.where) from None
+            raise error.reworded(f"{error}; {about}") from None
         except KeyboardInterrupt:
             report_step(on_progress, f"interrupted; the commit {sent.shown} was made before and {state}")
             raise
@@ -584,7 +586,8 @@ class Remote:
         if status == NO_CALL and is_pull:
             return UsageError(
                 f"{self.repo}: the Hub at {host} has no pull requests ({status}){after}, give --direct for a"
-                " commit on the branch"
+                " commit on the branch",
+                options=("--direct",),
             )
         if status == 400 and failure.url.endswith("/api/validate-yaml"):  # before the commit
             return RefusedError(

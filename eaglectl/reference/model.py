@@ -310,7 +310,9 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
     Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
     """
     if drafter.quantisation is not None:
-        raise RefusedError("the reference engine runs no quantised drafters; use --run-in vllm")
+        raise RefusedError(
+            "the reference engine runs no quantised drafters; use --run-in vllm", options=("--run-in",)
+        )
     if (activation := drafter.settings["hidden_act"]) != "silu":
         raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}

@@ -136,7 +136,8 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
         stored = "none of plain numbers" if name is None else f"{name} {list(shape)}"
         raise UnreadableError(
             f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and"
-            f" {target.source.place} has {stored}; calibrate with --run-in transformers"
+            f" {target.source.place} has {stored}; calibrate with --run-in transformers",
+            options=("--run-in",),
         )
     return torch.frombuffer(bytearray(target.read(name)), dtype=FLOATS[target.tensors[name].dtype]).view(
         shape

@@ -254,7 +254,8 @@ def choose_device(device: str) -> tuple[str, str]:
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
         raise UnreadableError(
-            "--device cuda: torch finds no GPU on this machine; use --device cpu, or run where there is one"
+            "--device cuda: torch finds no GPU on this machine; use --device cpu, or run where there is one",
+            options=("--device",),
         )
     if device == "cpu" or not has_gpu:
         return "cpu", "float32"

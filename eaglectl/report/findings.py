@@ -200,7 +200,7 @@ def _repairs(findings: Iterable[Finding], command: str) -> list[str]:
 
 
 def _repair(finding: Finding, command: str) -> str:
-    if "; pass --" in finding.match.message:
+    if finding.match.options:
         return "one of the options that the finding names"
     match finding.repair.commands:
         case [offered] if set(offered.line.split()) <= set(command.split()):

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target, options
+from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines.behaviour import CapturedLayers
 from eaglectl.engines.engine import Verdict
@@ -132,7 +132,7 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
     reasons, choices = _reasons(verdicts), inspection.following.choices
     # with the options that answer them
     questions = {
-        note.reason: f"{note.why}; pass {options(note.choices)}" if note.choices and not choices else note.why
+        note.reason: note.why if choices else f"{note.why}{note.ways_to_answer}"
         for note in inspection.drafter.notes_at("question")
     }
     asked = [questions[reason] for reason in reasons if reason in questions]
@@ -275,7 +275,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         network.append("q/k norms")
     target, covered = drafter.target, []
     # a path that was given is known, and can be longer than a line
-    how = GIVEN if inspection.target.endswith(GIVEN) else inspection.target
+    how = target.origin or (GIVEN if inspection.target else "")
     depth = f"{target.depth} layers" if target.depth else None
     if coverage:
         covered = [("coverage", f"{coverage.words}{f': {coverage.advice}' if coverage.holds_down else ''}")]

@@ -44,7 +44,10 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
     for text in texts:
         name, _, file = text.partition("=")
         if name not in FORMATS or not file:
-            raise UsageError(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
+            raise UsageError(
+                f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}",
+                options=("--output",),
+            )
         outputs.append((name, parse_output("--output", text, file, outputs, "report")))
     return outputs
 

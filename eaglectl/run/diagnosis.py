@@ -370,7 +370,7 @@ def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:
         alike = listed((",".join(map(str, boundaries)) for boundaries in search.alike), " or ")
         more = f"from {alike} it drafts as well, as far as these prompts tell: the trainer's config decides"
     title = (
-        f"trained on boundaries {found.name.removeprefix('aux boundaries ')}, and the file states"
+        f"trained on boundaries {found.option.partition(' ')[2]}, and the file states"
         f" {listed(stated)}: {found.stated_length:.2f}, and {found.measured.length.value:.2f} read so"
     )
     return Shown(f"{words}; {more}", (evidence.commands["layers"],), title)
@@ -520,7 +520,7 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
     if variant := open_reading(evidence):
         needed = f"about {variant.prompts_needed}" if variant.prompts_needed else TWICE
         return Shown(
-            f"{variant.name} {'draft' if variant.name.startswith('aux') else 'drafts'} better by"
+            f"{variant.name} {'draft' if variant.is_of_layers else 'drafts'} better by"
             f" x{variant.ratio.words}, which {variant.measured.prompts} prompts cannot tell from chance: give"
             f" {needed}",
             evidence.known("more"),

@@ -105,11 +105,13 @@ def open_server(url: str, timeout: float) -> Server:
             # not repeated: what cannot be parsed cannot be masked
             not is_url or (parsed.port or 1) not in range(1, 1 << 16),
             "--run-in: this is no URL of a server; write it as http://HOST:PORT",
+            ("--run-in",),
         ),
         (
             b"@" in parsed.raw_path,  # a password with a bare / or ? ends the host before it
             "--run-in: the URL has an @ after its host; write / ? # @ in a name or a password as %2F %3F %23"
             " %40",
+            ("--run-in",),
         ),
     )
     headers = {"Accept": "application/json, text/plain", "Accept-Encoding": "identity"}
@@ -156,7 +158,8 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
                     place = server.shown(response.headers.get("location", "nowhere"))
                     raise UnreadableError(
                         f"{server}{path} redirects ({response.status_code}) to {place}, to which nothing is"
-                        " sent; if that is yours, give the URL where it answers to --run-in"
+                        " sent; if that is yours, give the URL where it answers to --run-in",
+                        options=("--run-in",),
                     )
                 return response.status_code, await _body(f"{server}{path}", response)
             finally:

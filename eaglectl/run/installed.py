@@ -107,8 +107,8 @@ def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("-").replace("-", "_")
         check(
-            (not equals, f"--engine-arg {text}: KEY=VALUE was expected"),
-            (name in arguments, f"--engine-arg {name} is given twice; give it once"),
+            (not equals, f"--engine-arg {text}: KEY=VALUE was expected", ("--engine-arg",)),
+            (name in arguments, f"--engine-arg {name} is given twice; give it once", ("--engine-arg",)),
         )
         arguments[name] = _value(name, value.strip())
     check_engine_arguments(arguments, is_calibration=is_calibration)
@@ -123,10 +123,13 @@ def check_engine_arguments(
     `ranks` is --tensor-parallel-size.
     """
     if ranks < 1:
-        raise UsageError("--tensor-parallel-size needs to be at least 1")
+        raise UsageError("--tensor-parallel-size needs to be at least 1", options=("--tensor-parallel-size",))
     for name, value in arguments.items():
         if not NAME.fullmatch(name):
-            raise UsageError(f"--engine-arg {name}: a name of small letters, digits and _ was expected")
+            raise UsageError(
+                f"--engine-arg {name}: a name of small letters, digits and _ was expected",
+                options=("--engine-arg",),
+            )
         reason = REFUSED.get(name) or next(
             (why for prefix, why in PREFIXES.items() if name.startswith(prefix)), None
         )
@@ -135,7 +138,7 @@ def check_engine_arguments(
         if name == "load_format" and value in ("dummy", "remote", "remote_instance"):
             reason = "the weights would not be those of --target"
         if reason:
-            raise UsageError(f"--engine-arg {name}: {reason}")
+            raise UsageError(f"--engine-arg {name}: {reason}", options=("--engine-arg",))
 
 
 def shown_arguments(arguments: Any, name: str = "") -> Any:
@@ -159,7 +162,8 @@ def _value(name: str, text: str) -> Any:
     masked_text = "***" if text[:1] in ("{", "[") else shown_arguments(text, name)
     raise UsageError(
         f"--engine-arg {name}={masked_text}: the value is no JSON; write true, null, 0.9, a"
-        f" word, '\"text\"' or '{{\"key\": 1}}'"
+        f" word, '\"text\"' or '{{\"key\": 1}}'",
+        options=("--engine-arg",),
     )
 
 
@@ -233,17 +237,19 @@ def fault(
         name = engine.memory_argument
         return UnreadableError(
             f"{release} could not look, as memory does not suffice: {text}; end what else uses the device, or"
-            f" give the engine another share of it with --engine-arg {name}=0.5"
+            f" give the engine another share of it with --engine-arg {name}=0.5",
+            options=("--engine-arg",),
         )
     fields = answer.get("fields", ())
     if named := [name for name in fields if name in request["engine_arguments"]]:
-        return UsageError(f"--engine-arg {listed(named)}: {release} says {text}")
+        return UsageError(f"--engine-arg {listed(named)}: {release} says {text}", options=("--engine-arg",))
     if fields:  # an argument that eaglectl sets
         frames.append(("eaglectl", f"its arguments, {listed(fields)}"))
     if frames and frames[-1][0].partition(".")[0] == "eaglectl":
         return EaglectlError(
             f"this is an error of eaglectl with {release}, and says nothing of the drafter: {text}"
-            f" ({', '.join(frames[-1])}); report it, and use --run-in reference meanwhile"
+            f" ({', '.join(frames[-1])}); report it, and use --run-in reference meanwhile",
+            options=("--run-in",),
         )
     return _run_fault(release, text, frames, answer, request)
 
@@ -270,7 +276,8 @@ def _run_fault(
     if request["mode"] == "generate" and request.get("has_plain"):
         return UnreadableError(
             f"{release} runs the target, and failed with the drafter outside its code for drafters: {text};"
-            " --run-in reference runs without it"
+            " --run-in reference runs without it",
+            options=("--run-in",),
         )
     return UnreadableError(f"{release} does not run the target {request['target']}: {text}")
 
@@ -607,7 +614,8 @@ def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
         if not vllm.extracts_states(release):
             raise UnreadableError(
                 f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
-                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --run-in transformers"
+                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --run-in transformers",
+                options=("--run-in",),
             )
         described = ask({"mode": "open states"})
         engine = {"name": "vllm", "vllm": release, "device": described["device"], "dtype": described["dtype"]}

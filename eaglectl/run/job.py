@@ -526,11 +526,12 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     from eaglectl.reference.target_model import version_text
 
     if job.drafter.aux.boundaries is None:
-        raise UsageError("the trained aux layers are not known; pass --aux-layers")
+        raise UsageError("the trained aux layers are not known; pass --aux-layers", options=("--aux-layers",))
     if Feature.PARALLEL in job.drafter.features():
         raise RefusedError(
             "the reference engine drafts one token after another, and this drafter drafts in parallel"
-            " (mask_hidden); use --run-in vllm"
+            " (mask_hidden); use --run-in vllm",
+            options=("--run-in",),
         )
     with_plain = job.compares_plain and reading is None
     work = TimedWork(job.on_progress, "measuring", (1 + with_plain) * len(job.prompts))

@@ -374,7 +374,9 @@ class FirstPass:
         own = np.concatenate(self._matches(model, candidate.boundaries, early))
         stated = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
-        return bool(gain >= (1.0 if candidate.name.startswith("rope ") else LEAST_GAIN))
+        ropes = [drafter.rope for drafter in (candidate.drafter, self.stage.job.drafter)]
+        is_of_rope = len({(rope.theta, repr(rope.scaling)) for rope in ropes}) > 1
+        return bool(gain >= (1.0 if is_of_rope else LEAST_GAIN))
 
     def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
         """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.
@@ -556,7 +558,8 @@ def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
     if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
         raise UsageError(
             f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
-            " token ids; give --prompts as text or messages, or --probe sensitivity"
+            " token ids; give --prompts as text or messages, or --probe sensitivity",
+            options=("--probe",),
         )
     stage = Stage(replace(job, k=DEPTH))
     return tuple(_measured(stage, name, texts) for name, texts in _texts_by_condition(job, stage).items())
@@ -602,7 +605,8 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     if not all(fitting.values()):
         raise UsageError(
             f"--probe drift: the target's context of {context} leaves no room for these prompts under every"
-            " condition; give shorter ones"
+            " condition; give shorter ones",
+            options=("--probe",),
         )
     return fitting
 

@@ -273,7 +273,8 @@ class EngineProcess:
             if time.monotonic() > self._deadline:
                 raise UnreadableError(
                     f"{self.engine.title} did not finish within --timeout {self.timeout:g} s and was stopped"
-                    f" (phase: {self.phase}); {self._advice}"
+                    f" (phase: {self.phase}); {self._advice}",
+                    options=("--timeout",),
                 )
         return True
 

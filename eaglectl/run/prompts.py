@@ -185,14 +185,16 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
             length -= _length(heapq.heappop(drawn)[2])
         if length > MAX_RUN:
             raise UsageError(
-                f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
+                f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample",
+                options=("--prompts",),
             )
     check(
-        (not total, f"--prompts {path} holds no prompts"),
+        (not total, f"--prompts {path} holds no prompts", ("--prompts",)),
         (
             sample is not None and not 1 <= sample <= total,
             f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
             f" {total} was expected",
+            ("--sample",),
         ),
     )
     prompts = tuple(prompt for _, _, prompt in sorted(drawn, key=lambda entry: entry[1]))
@@ -208,7 +210,7 @@ def _opened(
     read, name, catalogue = hashlib.sha256(), str(path), prompt_sets()
     if not os.path.lexists(path):
         if name in catalogue.unnamed:
-            raise UsageError(f"--prompts {path}: {catalogue.unnamed[name]}")
+            raise UsageError(f"--prompts {path}: {catalogue.unnamed[name]}", options=("--prompts",))
         if name in catalogue.sets:
             return name, name, lambda: catalogue.sets[name].sha256, enumerate(lines_of(name), 1)
     return name, Path(path).name, read.hexdigest, _read_lines(Path(path), read)
@@ -224,7 +226,8 @@ def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]
             if read > MAX_PROMPTS or len(raw) > 4 * MAX_LINE:
                 raise UnreadableError(
                     f"--prompts {path}: {MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the"
-                    " most that is read of it"
+                    " most that is read of it",
+                    options=("--prompts",),
                 )
             number += 1
             line = decoded(path, raw, "--prompts", place=read - len(raw)).removesuffix("\n")
@@ -417,7 +420,8 @@ def _download(option: str, chosen: PromptSet) -> bytes:
     if is_offline():
         raise UnreadableError(
             f"{option} its file is not in {chosen.cached.parent}, and this call is offline; fetch"
-            f" {chosen.url} where there is a network, and name the file"
+            f" {chosen.url} where there is a network, and name the file",
+            options=(option,),
         )
     data, end = b"", time.monotonic() + DEADLINE
     try:
@@ -435,15 +439,19 @@ def _download(option: str, chosen: PromptSet) -> bytes:
             getattr(error, "response", None), "status_code", None
         )
         how = getattr(error, "how", f"did not answer ({type(error).__name__})")
-        raise UnreadableError(f"{option} {chosen.url} {f'answered {status}' if status else how}") from None
+        raise UnreadableError(
+            f"{option} {chosen.url} {f'answered {status}' if status else how}", options=(option,)
+        ) from None
     if (digest := hashlib.sha256(data).hexdigest()) == chosen.sha256:
         return data
     if len(data) < chosen.size and time.monotonic() > end:
         raise UnreadableError(
             f"{option} {chosen.url} sent {len(data):,} of {chosen.size:,} bytes in {DEADLINE:g} s;"
-            " try again, or fetch it and name the file"
+            " try again, or fetch it and name the file",
+            options=(option,),
         )
     raise UnreadableError(
         f"{option} {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., and the"
-        f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept"
+        f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept",
+        options=(option,),
     )

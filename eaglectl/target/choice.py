@@ -1,7 +1,6 @@
 """The target of a drafter: the one given, else what the checkpoint itself names, if it is here."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -37,7 +36,6 @@ from eaglectl.options import StrPath, path_text, with_keywords
 
 # config keys that name the target
 KEYS = tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
-ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")
 MAX_CARD = 4 * MIB
 NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
 GENERATION = "generation_config.json"
@@ -67,13 +65,15 @@ class TargetChoice(Struct, frozen=True, dict=True):
     """The target that a command takes: none was given where it has no `place`. Its files are read once.
 
     `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's
-    cache. `how` states where a target that was not given comes from; `missing` why there is none.
+    cache. `how` states where a target that was not given comes from, `named` only that; `missing` why there
+    is none.
     """
 
     text: str | None = None
     place: str | None = None
     how: str = ""
     missing: str = ""
+    named: str = ""
 
     @cached_property
     def source(self) -> Source | None:
@@ -82,7 +82,13 @@ class TargetChoice(Struct, frozen=True, dict=True):
         # Path raises on names that are too long
         if place is not None and place.endswith(".json") and os.path.isfile(place):  # noqa: PTH113
             path = Path(place)
-            check((path.name != CONFIG, f"--target {place}: give the target's folder, or its config.json"))
+            check(
+                (
+                    path.name != CONFIG,
+                    f"--target {place}: give the target's folder, or its config.json",
+                    ("--target",),
+                )
+            )
             place = str(path.parent)
         source = None if place is None else open_source(place, is_config_enough=True)
         return TargetFolder(source.root, source.only) if isinstance(source, FolderSource) else source
@@ -110,6 +116,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
             (
                 target.depth is None,
                 f"--target {self.text}: its config.json has no num_hidden_layers and no num_layers",
+                ("--target",),
             ),
             error=UnreadableError,
         )
@@ -139,6 +146,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
             (
                 verb and not is_folder(Path(str(place))),
                 f"--target {self.text}: {verb} runs the target, so it must be a folder with its weights",
+                ("--target",),
             ),
             error=UnreadableError,
         )
@@ -208,7 +216,8 @@ def named_choices(
         if place is None:
             yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
         else:
-            yield TargetChoice(text, place, f"{text}{found}, which {where} names; --target takes another")
+            named = f"{text}{found}, which {where} names"
+            yield TargetChoice(text, place, f"{named}; --target takes another", named=named)
 
 
 def _fitting(choice: TargetChoice, answers: Answers, read: Callable[[], Checkpoint]) -> TargetChoice:
@@ -219,8 +228,8 @@ def _fitting(choice: TargetChoice, answers: Answers, read: Callable[[], Checkpoi
         return choice  # what is wrong is reported by who reads it next
     unfitting = [note.text for note in notes if note.topic.startswith("target-")]
     reasons = ["it is a drafter itself"] if drafter_mark(choice.config) else unfitting
-    named = choice.how.partition("; ")[0]
-    unfit = TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
+    how = f"not taken: {choice.named}; {'; '.join(reasons)}"
+    unfit = TargetChoice(how=how, missing=f"{choice.named} does not fit it")
     return unfit if reasons else choice
 
 
@@ -330,7 +339,13 @@ def runnable_target(
     """
     is_given = given.place is not None
     choice = given if is_given else named_target(source, answers, needs_weights=needs_weights)
-    check((not choice.place, f"{verb} runs the target; pass --target with its folder ({choice.missing})"))
+    check(
+        (
+            not choice.place,
+            f"{verb} runs the target; pass --target with its folder ({choice.missing})",
+            ("--target",),
+        )
+    )
     return choice
 
 
@@ -342,19 +357,15 @@ def named_target(source: str, answers: Answers, *, needs_weights: bool = False) 
     )
 
 
-def with_places_looked_at(text: str, choice: TargetChoice) -> str:
-    """A question or an error that asks for --target, with what was looked for."""
-    return f"{text} ({choice.missing})" if choice.missing and ASKS.search(text) else text
-
-
 @contextmanager
 def asking_for(choice: TargetChoice) -> Iterator[None]:
     """Usage errors that ask for --target state what was looked for."""
     try:
         yield
     except UsageError as error:
-        text = with_places_looked_at(str(error), choice)
-        raise type(error)(text, error.topic, error.where, option=error.option) from None
+        if choice.missing and "--target" in error.options:
+            error.reworded(f"{error} ({choice.missing})")
+        raise
 
 
 @with_keywords
@@ -382,4 +393,7 @@ def special_tokens(target: TargetChoice) -> tuple[int, ...] | None:
 def check_timeout(seconds: float) -> None:
     """Raise UsageError for a --timeout that nothing can wait for; NaN is one."""
     if not 0 < seconds <= LONGEST:
-        raise UsageError(f"--timeout {seconds:g}: more than 0 seconds was expected, and at most {LONGEST}")
+        raise UsageError(
+            f"--timeout {seconds:g}: more than 0 seconds was expected, and at most {LONGEST}",
+            options=("--timeout",),
+        )

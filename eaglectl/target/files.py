@@ -87,7 +87,8 @@ def code_needed(target: Path, reason: str = "") -> UnreadableError:
     reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
     return UnreadableError(
         f"the target {target} needs code of its own, which is not run: {reason}; read that code, and"
-        " pass --trust-remote-code if you trust it"
+        " pass --trust-remote-code if you trust it",
+        options=("--trust-remote-code",),
     )
 
 

@@ -80,10 +80,12 @@ def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
     if upgrading != of_upgrade:
         raise UsageError(
             "--calibration, --fc-norm, --norm-output, --tolerance, --gate, --top-up and --init-only belong to"
-            " --to 3.1"
+            " --to 3.1",
+            options=("--calibration",),
         )
     if options.measure is None and upgrading != UpgradeOptions():
         raise UsageError(
             "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are of runs of the"
-            " target: of measuring, which --no-measure switches off, and of --to 3.1"
+            " target: of measuring, which --no-measure switches off, and of --to 3.1",
+            options=("--prompts",),
         )

@@ -188,7 +188,9 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     advice = f"engines are {', '.join(ENGINES)}; of others {SETTLED_BY_A_RUN}"
     for request in requests:
         if request.engine not in ENGINES:
-            raise UnreadableError(f"--engine {request.engine}: read, not judged; {advice}")
+            raise UnreadableError(
+                f"--engine {request.engine}: read, not judged; {advice}", options=("--engine",)
+            )
     if not options.is_named:
         requests = default_requests()
     for name in options.runners:
@@ -200,10 +202,12 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
         (
             options.engine_arguments and not (len(installed) == 1 and options.engines),
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang",
+            ("--engine-arg",),
         ),
         (
             options.tensor_parallel_size > 1 and not installed,
             "--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here",
+            ("--tensor-parallel-size",),
         ),
     )
     return requests
@@ -212,13 +216,16 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
 def _check_runner(name: str, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for a --run-in that is no engine, UnreadableError for one that cannot run here."""
     if name not in INSTALLED:
-        raise UsageError(f"--run-in {name}: vllm, sglang, reference or a server's URL was expected")
+        raise UsageError(
+            f"--run-in {name}: vllm, sglang, reference or a server's URL was expected", options=("--run-in",)
+        )
     here = installed_release(ENGINES[name])
     if not any(here in request.releases for request in requests):
         raise UnreadableError(
             f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
             f" {listed(request.text or listed(request.labels) for request in requests) or 'another'};"
-            " --run-in reference runs what the file means"
+            " --run-in reference runs what the file means",
+            options=("--run-in",),
         )
 
 
@@ -290,7 +297,10 @@ class _Work(Struct, frozen=True):
             is_ours = os.path.lexists(place / RECORD)
             if is_ours and diff(self.source, str(place), comparing).meaning == DiffVerdict.EQUAL:
                 return None
-        raise UsageError(f"{place} is there already, and is no conversion of {self.source}; give another -o")
+        raise UsageError(
+            f"{place} is there already, and is no conversion of {self.source}; give another -o",
+            options=("-o",),
+        )
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         with nullcontext(out) if out else scratch_folder() as scratch:

@@ -60,19 +60,26 @@ def _load_only(
     from eaglectl.api.smoke import load_only
 
     check(
-        (page is not None, "--load-only measures nothing that a page could show; leave --page out"),
+        (
+            page is not None,
+            "--load-only measures nothing that a page could show; leave --page out",
+            ("--load-only",),
+        ),
         (
             options.speed,
             "--load-only runs nothing that could be timed; leave --speed out",
+            ("--load-only",),
         ),
         (
             options.run_in not in ("auto", "vllm"),
             f"--load-only is vLLM's, and --run-in is {options.run_in}; smoke --run-in sglang without it lists"
             " what nothing fills too",
+            ("--load-only",),
         ),
         (
             options.engine_arguments or options.tensor_parallel_size != 1,
             "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out",
+            ("--load-only",),
         ),
     )
     trust = options.trust_remote_code

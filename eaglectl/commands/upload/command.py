@@ -69,7 +69,10 @@ def upload_command(
             if is_asked:
                 bar.stop()
                 if not confirm(f"publish this to {plan.repo}?"):
-                    raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
+                    raise RefusedError(
+                        "nothing was sent: the plan was not confirmed; --yes asks no question",
+                        options=("--yes",),
+                    )
 
         def show_progress(progress: Progress) -> None:
             if progress.unit:

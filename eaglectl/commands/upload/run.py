@@ -125,7 +125,10 @@ def _upload(
     source = open_local_folder(folder)
     smoke = None if options.smoke is None else read_smoke(options.smoke)
     if is_offline() and not options.dry_run:
-        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
+        raise UnreadableError(
+            f"{to.repo}: nothing can be published offline; --dry-run shows what would be",
+            options=("--dry-run",),
+        )
     rules = _rules(options)
     frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
     report_step(on_progress, f"validating {folder}")
@@ -191,18 +194,18 @@ def release_target(
             # others are names that mean nothing to a reader
             gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
             continue
-        named = choice.how.partition("; ")[0]
         given_target = as_target(choice.place)
         if errors := _errors(
             judge_source(source, folder, replace(_narrow(options, RULES), target=given_target))
         ):
             raise RefusedError(
-                f"{folder} must not be published: {_error_text(errors)}. The target is {named}: name the one"
-                " that it was trained on there, or give it by --target",
+                f"{folder} must not be published: {_error_text(errors)}. The target is {choice.named}: name"
+                " the one that it was trained on there, or give it by --target",
                 where=errors[0].match.where,
+                options=("--target",),
             )
         if target.place is None:
-            how.insert(0, named)
+            how.insert(0, choice.named)
             target = given_target
     return "; ".join(how) or NONE_NAMED, target, gap if target.place else NOT_COMPARED
 
@@ -380,13 +383,15 @@ def _with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> Uploa
         if is_seen and to.revision != "main":
             raise UnreadableError(
                 f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make"
-                " it"
+                " it",
+                options=("--revision",),
             )
         return replace(plan, is_seen=is_seen)
     if to.is_private is not None and to.is_private != state.is_private:
         kind = "private" if state.is_private else "public"
         raise UsageError(
-            f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out"
+            f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out",
+            options=("--private",),
         )
     is_pull = to.is_pull is not False
     return replace(plan, state=state, is_seen=True, is_pull=is_pull, is_private=state.is_private)

@@ -69,11 +69,14 @@ class ReportOptions(Options, frozen=True):
 
         name = self.format or ("json" if is_json else "text")
         if name not in FORMATS:
-            raise UsageError(f"--format {name}: one of {', '.join(FORMATS)} was expected")
+            raise UsageError(
+                f"--format {name}: one of {', '.join(FORMATS)} was expected", options=("--format",)
+            )
         if is_json and name != "json":
             raise UsageError(
                 f"--json and --format {name} are two formats; write one of them to a file: --output"
-                f" {name}=FILE"
+                f" {name}=FILE",
+                options=("--json",),
             )
         return name
 
@@ -94,7 +97,9 @@ def validate_command(
     stdout_format, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
     if options.engines and not options.has_engines:
-        raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
+        raise UsageError(
+            "--engine and --no-engines contradict each other; leave one of them out", options=("--engine",)
+        )
 
     def write(reports: "Sequence[Report]") -> None:
         write_page(file, *reports)

@@ -225,7 +225,8 @@ def verify(
     is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
         raise UsageError(
-            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
+            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out",
+            options=("--against",),
         )
     return verify_files(
         _listing(folder) if is_repository else open_local_folder(folder),
@@ -238,7 +239,10 @@ def verify(
 
 def _listing(text: str) -> HubSource:
     if hub_name(text) is None:
-        raise UsageError(f"--against {text}: a repository was expected, like org/name or org/name@revision")
+        raise UsageError(
+            f"--against {text}: a repository was expected, like org/name or org/name@revision",
+            options=("--against",),
+        )
     source = open_hub(text)
     if not isinstance(source, HubSource):
         raise UnreadableError(f"{text}: the listing comes from the network, and this call is offline")

@@ -3,7 +3,16 @@
 import re
 from collections.abc import Iterable
 
-from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Feature, Note, question
+from eaglectl.drafter.drafter import (
+    DOUBLE_NORM,
+    HIDDEN_NORM,
+    ONE_NORM,
+    TWICE,
+    Choice,
+    Feature,
+    Note,
+    question,
+)
 from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
@@ -113,7 +122,7 @@ def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]
                 _ERAS,
             )
         case True:
-            yield Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, is_open=True)
+            yield Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, is_open=True, advice=ONE_NORM)
 
 
 def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:

@@ -81,8 +81,7 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
     """
     for match in subject.reported("tensor-shape"):
         if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
-            message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_repair
-            match = replace(match, message=message, repair=repair)
+            match = replace(match, message=match.why, repair=subject.vocabulary_repair, options=())
         yield match
 
 
