@@ -516,11 +516,11 @@ def decode_prompts(
 
 
 def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> EngineRun:
-    """Run `job` in torch, with the drafter and, where the job compares, without.
+    """Run `job` in torch, with the drafter and, if the job compares, without.
 
-    With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
-    Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
-    not fit, RefusedError for a drafter that drafts in parallel.
+    With `reading`, run the network as that engine builds it, and skip the run without a drafter. Raises
+    UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do not fit,
+    RefusedError for a drafter that drafts in parallel.
     """
     require_torch("the reference engine needs")
     from eaglectl.reference.target_model import version_text
@@ -540,7 +540,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     if reading is not None:
         boundaries = reading.boundaries or boundaries
         as_read = stage.model(Candidate(reading.words, "", reading.of(job.drafter), boundaries))
-        assert as_read is not None, "d2t is read as it was trained"
+        assert as_read is not None  # None is for d2t read as absolute ids
         model = as_read
     work.start()
     begin = time.perf_counter()

@@ -738,12 +738,12 @@ def match_server(
 ) -> ServerMatch:
     """Compare a server's results with those of each drafter's files; `texts` are the target's answers.
 
-    Raises UnreadableError where one of them drafted nothing.
+    Raises UnreadableError if one of them drafted nothing.
     """
     answers = [(result.text.strip(), text.strip()) for result, text in zip(served, texts, strict=True)]
     begin_alike = sum(theirs[:BEGIN] == ours[:BEGIN] for theirs, ours in answers)
     matches = tuple(
-        _match(source, served, results, [theirs == ours for theirs, ours in answers])
+        _compare_rounds(source, served, results, [theirs == ours for theirs, ours in answers])
         for source, results in files
     )
     count = len(served)
@@ -759,15 +759,16 @@ def match_server(
     return ServerMatch(matches, count, begin_alike, ending, nearest, words)
 
 
-def _match(
+def _compare_rounds(
     source: str, served: Sequence[PromptResult], results: Sequence[PromptResult], same: Sequence[bool]
 ) -> FilesMatch:
+    """Compare the server's rounds with those of the files, on the prompts with the `same` answer."""
     pairs = [
-        (theirs, ours)
-        for theirs, ours, is_same in zip(served, results, same, strict=True)
-        if is_same and ours.drafts >= FEWEST_ROUNDS
+        (server_result, file_result)
+        for server_result, file_result, is_same in zip(served, results, same, strict=True)
+        if is_same and file_result.drafts >= FEWEST_ROUNDS
     ]
-    equal = sum((theirs.drafts, theirs.accepted) in _counts(ours) for theirs, ours in pairs)
+    equal = sum((on_server.drafts, on_server.accepted) in _counts(by_files) for on_server, by_files in pairs)
     lengths, change = (measure(served), measure(results)), ratio(served, results)
     ending, needed = _ending(lengths, len(pairs), equal, change)
     total = None if needed is None else math.ceil(needed * len(served) / max(len(pairs), 1))
@@ -775,7 +776,7 @@ def _match(
 
 
 def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
-    """Drafts and accepted drafts by position, and both without the last round: llama-server leaves it out."""
+    """Return drafts and accepted by position, whole and without the last round (llama-server omits it)."""
     last = result.rounds[-1] if result.rounds else 0
     accepted = tuple(count - (place < last) for place, count in enumerate(result.accepted))
     shorter = [(result.drafts - 1, accepted)] if result.rounds else []
@@ -785,7 +786,7 @@ def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
 def _ending(
     lengths: tuple[Measurement, Measurement], compared: int, equal: int, change: Estimate
 ) -> tuple[MatchEnding, int | None]:
-    """Whether one drafter made both, and about how many compared prompts would tell."""
+    """Return whether one drafter made both, and about how many compared prompts would tell."""
     if all(measured.length.value <= DEAD_LENGTH for measured in lengths):
         return MatchEnding.COULD_NOT_TELL, None  # dead drafters are all alike
     if compared < FEWEST_PROMPTS:
