@@ -169,8 +169,8 @@ class Spelling(Struct, frozen=True):
 class Comparison(Result, frozen=True):
     """The result of `diff`. `has_values`: whether tensor data was compared.
 
-    `served` are what the newest release of each engine does with A and with B as stored; `errors` are the
-    faults of A's and of B's tensors for which no engine accepts what is drafted.
+    `served` are the verdicts of the newest release of each engine on A and on B, as stored. `errors` are the
+    tensor faults of A and of B that make every draft be rejected.
     """
 
     a: Side

@@ -83,7 +83,7 @@ class PublishedLength(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """Lengths for a target: those measured as a run of ours was, and the others, each highest first.
 
-    `target` is what the target is taken for, and `how` where that name is from.
+    `target` is the published name of the target, `how` where it was found.
     """
 
     alike: tuple[PublishedLength, ...] = ()
@@ -337,14 +337,12 @@ DRAFTINGS: Mapping[str, str] = {
 class SmokeReport(Result, frozen=True):
     """What one drafter did on one engine.
 
-    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,
-    `gaps` those for COULD_NOT_LOOK. `choice` is where the prompts are from. `variants` (of
-    `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
-    and weights.
-    `published` is what others reach with drafters of the target.
-    `trust_remote_code`: the target's own code was allowed to run.
-    `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
-    `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
+    `is_lossless` is None if plain decoding was not run. `failures` are the reasons for the verdict FAIL,
+    `gaps` those for COULD_NOT_LOOK. `choice` is the origin of the prompts. `variants` (of `probed`) and
+    `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
+    `published` is what others reach with drafters of the target. `trust_remote_code`: the target's own code
+    was allowed to run. `coverage` is a reduced draft vocabulary's, of the answers, if their tokens are known.
+    `speed` is the result of --speed, `speed_gap` why there is none. `diagnose_command` looks for the cause.
     `match`: whether a server drafts as these files do.
     """
 
@@ -398,8 +396,8 @@ ROUNDS_ALONE = "rounds of draft-and-verify alone: only greedy runs of the refere
 class SetRatio(Struct, frozen=True):
     """The first drafter's acceptance length over the second's on one set of prompts.
 
-    `ratio` is of drafts from every position of the answers where these were made, else of `rounds`, which are
-    those of draft-and-verify. `reason` says why the ending is not KEPT.
+    `ratio` is of drafts from every position of the answers if there are any, else of `rounds`, of
+    draft-and-verify. `reason` is why the ending is not KEPT.
     """
 
     name: str
