@@ -313,8 +313,8 @@ def _shown(aux: AuxLayers) -> Any:
 class VocabularyReading(Struct, frozen=True):
     """What d2t and t2d of one side may mean, as lists of target tokens.
 
-    There is one list where the meaning is known, and none where the maps are broken. `how` explains that,
-    `form` without what confirms it. `is_absent`: the files hold no map. `raw` are the stored integers as
+    There is one list if the meaning is known, and none if the maps are broken; `how` explains that, and
+    `form` without its confirmation. `is_absent`: the files hold no map. `raw` are the stored integers as
     bytes.
     """
 
