@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.api import smoking, upgrading  # noqa: E402
+from eaglectl.api import smoke as smoking  # noqa: E402
+from eaglectl.api import upgrade as upgrading  # noqa: E402
 from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrade import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
 from eaglectl.conversion import upgrade as conversion_upgrade  # noqa: E402
