@@ -32,7 +32,7 @@ from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402
-from eaglectl.run.prompts import MORE_PROMPTS  # noqa: E402
+from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS  # noqa: E402
 from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
 from tests.builders import VLLM, call, changed  # noqa: E402
@@ -421,17 +421,30 @@ def test_a_switch_that_few_prompts_do_not_show_ends_in_the_command_that_does(
         ({"sample": 8}, 14, "diagnose D --sample 14"),
         ({"sample": 8}, 24, "diagnose D"),
         ({"run_in": "sglang"}, 60, "diagnose D --prompts MORE --sample 60 --run-in sglang"),
-        ({}, 1000, "diagnose D --prompts FILE"),
+        ({}, 130, "diagnose D --prompts FURTHER --sample 130"),
+        ({"prompts": "my.jsonl"}, 24, "diagnose D --prompts my.jsonl"),
+        ({"prompts": "my.jsonl"}, 96, "diagnose D --prompts MORE"),
         ({"prompts": "my.jsonl", "sample": 8}, 24, "diagnose D --prompts my.jsonl"),
-        ({"prompts": "my.jsonl", "max_tokens": 9}, 30, "diagnose D --prompts FILE --max-tokens 9"),
+        (
+            {"prompts": "my.jsonl", "max_tokens": 9},
+            30,
+            "diagnose D --prompts MORE --sample 30 --max-tokens 9",
+        ),
     ],
 )
 def test_the_command_for_more_prompts_takes_those_that_are_there(
     options: dict[str, Any], needed: int, words: str
 ) -> None:
     looks = Looks("D", as_target("T"), eaglectl.DiagnoseOptions(**options), None)
-    command = looks._with_more_prompts(needed, 24).replace(str(MORE_PROMPTS), "MORE")
+    command = looks._with_more_prompts(needed, 24)
+    for file, name in ((MORE_PROMPTS, "MORE"), (FURTHER_PROMPTS, "FURTHER")):
+        command = command.replace(str(file), name)
     assert command == f"eaglectl {words} --target T"
+
+
+def test_no_command_is_printed_for_more_prompts_than_any_file_here_has() -> None:
+    looks = Looks("D", as_target("T"), eaglectl.DiagnoseOptions(prompts="my.jsonl"), None)
+    assert looks._with_more_prompts(1000, 24) == ""
 
 
 def test_a_drafter_that_engines_read_otherwise_is_not_said_to_have_nothing(

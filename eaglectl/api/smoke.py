@@ -69,11 +69,11 @@ from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import (
+    FURTHER_PROMPTS,
     MORE_PROMPTS,
     Prompt,
     built_in_prompts,
     choose_prompts,
-    more_prompts,
 )
 from eaglectl.run.results import (
     MAX_REGRESSION,
@@ -795,19 +795,24 @@ class Looks(Struct, frozen=True):
         }
         if (variant := open_reading(evidence)) and report.choice:
             needed = variant.prompts_needed or 2 * report.measured.prompts
-            repairs["more"] = self._with_more_prompts(needed, report.choice.total)
+            line = self._with_more_prompts(needed, report.choice.total)
+            repairs |= {"more": line} if line else {}
         return replace(evidence, commands={**evidence.commands, **repairs})
 
     def _with_more_prompts(self, needed: int, total: int) -> str:
-        """The same diagnosis of so many prompts: of the file of `total`, of those shipped, or of another."""
-        place, declared = self.options.prompts, options_of(DiagnoseOptions)
-        if needed > total and place is None:
-            place, total = str(MORE_PROMPTS), len(more_prompts())
-        if needed > total:
-            place = "FILE"
-        words = [] if place is None else ["--prompts", as_path(str(place))]
-        if needed < total:
-            words += ["--sample", str(needed)]
+        """The same diagnosis of so many prompts: of the file of `total`, else of a file that is shipped.
+
+        "" where none of them has as many.
+        """
+        files, declared = {self.options.prompts: total}, options_of(DiagnoseOptions)
+        files |= {
+            file: choose_prompts(file).total for file in (None, str(MORE_PROMPTS), str(FURTHER_PROMPTS))
+        }
+        place = next((file for file, count in files.items() if count >= needed), "")
+        if place == "":
+            return ""
+        words = [] if place is None else ["--prompts", as_path(place)]
+        words += ["--sample", str(needed)] if needed < files[place] else []
         for name in ("engine", "run_in", "max_tokens", "temperature", "expected"):
             if (value := getattr(self.options, name)) != declared[name].default:
                 words += [declared[name].flag, without_secrets(str(getattr(value, "text", value)))]
