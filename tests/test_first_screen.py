@@ -100,8 +100,8 @@ def test_a_question_stands_once_before_other_reasons_and_the_command_that_takes_
     shown = screen(outline([eaglectl.inspect(str(PRODUCERS / "torchspec/mla"), target=TARGET)]))
     assert " ".join(shown).count("rope=10000") == 1
     assert "  TorchSpec's MLA attention trains with rope base 10000" in "\n".join(shown[1:3])
-    place = next(place for place, line in enumerate(shown) if line.startswith("  one of:  eaglectl convert "))
-    assert "rope=10000  # vLLM" in "".join(shown[place : place + 2])
+    place = next(place for place, line in enumerate(shown) if line.startswith("  one of:  # vLLM "))
+    assert "eaglectl convert " in (line := "".join(shown[place : place + 3])) and "rope=10000" in line
     assert not any(line.startswith("next:") for line in shown)
 
 

@@ -1,6 +1,7 @@
 """Every command that is printed for any fixture runs as it is pasted."""
 
 import json
+import re
 import shlex
 import tempfile
 from itertools import product
@@ -166,3 +167,41 @@ def test_inspect_prints_what_mends_positions_and_no_conversion(tmp_path: Path) -
     shown = call("inspect", folder, "--target", target, "--engine", "vllm==0.26.0")
     assert "serve it with vllm>=0.27.0, or with --max-model-len" in " ".join(shown.out.split())
     assert "eaglectl convert" not in shown.out
+
+
+ENGINES = ("vllm==0.22.1", "vllm==0.33.0", "sglang", "llama.cpp")
+
+
+@pytest.mark.slow  # fast: the next one
+@pytest.mark.parametrize("verb", ["inspect", "validate"])
+@pytest.mark.parametrize("source", ["specforge/gqa-ids", "torchspec/mla"])
+def test_each_answer_says_what_it_gives_in_each_engine_that_was_asked_for(source: str, verb: str) -> None:
+    folder = FIXTURES / "producers" / source
+    given = [word for engine in ENGINES for word in ("--engine", engine)]
+    shown = " ".join(call(verb, folder, *given).out.replace("# ", "").split())
+    choices = call("inspect", folder, *given, "--json").document["choices"]
+    assert len(choices) > 1
+    for line, gives in choices.items():
+        answer = [word for word in shlex.split(line)[3:] if not word.startswith("--engine=")]
+        document = call("inspect", folder, *answer, *given, "--json").document
+        outcomes = {each["release"]: each["outcome"] for each in document["engines"]}
+        stated = dict(re.findall(r"[\w.]+ ([\d.]+)(?:, as stored)?: ([^;]*)", gives))
+        assert stated == outcomes and len(stated) == len(ENGINES), (line, gives)
+        assert gives in shown
+
+
+def test_what_an_answer_gives_fits_in_a_terminal_beside_a_command_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(FIXTURES / "producers/specforge")
+    given = [word for engine in ENGINES for word in ("--engine", engine)]
+    lines = call("inspect", "gqa-ids", *given).out.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith("  one of:"))
+    block = lines[place : lines.index("", place)]
+    assert max(map(len, block)) <= 110
+    assert [line.split()[-1] for line in block if "eaglectl" in line] == ["boundary", "output"]
+    gives = "# vLLM 0.22.1, as stored: unknown; vLLM 0.33.0: differs; SGLang 0.5.23: differs;"
+    assert gives in block[0]
+    assert "llama.cpp 0.3.36: differs; the states" in " ".join(" ".join(block[:2]).replace("# ", "").split())
+    alone = call("inspect", "gqa-ids", "--engine", "vllm==0.22.1").out.partition("\n\n")[0]
+    assert "# vLLM 0.22.1, as stored: unknown; the states that enter" in alone and "SGLang" not in alone

@@ -124,7 +124,7 @@ def inspect_files(
         shown,
         asked,
         as_served(commands, shown, is_sound=not judgement.errors),
-        _following(source, judgement, asked or shown, complete),
+        _following(source, judgement, asked or shown, requests, complete),
         command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
@@ -135,9 +135,16 @@ def inspect_files(
 
 
 def _following(
-    source: str, judgement: Judgement, verdicts: Sequence[Verdict], complete: Complete
+    source: str,
+    judgement: Judgement,
+    verdicts: Sequence[Verdict],
+    engines: Sequence[EngineRequest],
+    complete: Complete,
 ) -> Following:
-    """What mends the checkpoint for the newest release of the first engine among those that are judged."""
+    """What mends the checkpoint for the newest release of the first engine among those that are judged.
+
+    What an answer gives is said of all `engines`, those that were asked for.
+    """
     subject, verdict = judgement.subject, [each for each in verdicts if each.engine == verdicts[0].engine][-1]
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
@@ -145,7 +152,7 @@ def _following(
     from eaglectl.api.outputs import Advice  # late: numpy
 
     refusal, is_run = unmended(judgement.findings), is_measured(subject.drafter, subject.target.choice)
-    advice = Advice(source, subject, refusal, is_run)
+    advice = Advice(source, subject, refusal, is_run, engines)
     following = advice.following(verdict, judgement.findings)
     return replace(following, why=complete(following.why))
 

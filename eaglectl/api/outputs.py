@@ -38,6 +38,7 @@ from eaglectl.judge.judgement import (
 from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
 from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
+from eaglectl.report.wording import engine_names
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
@@ -269,14 +270,16 @@ ANSWERED = "convert it with an answer to what is open"
 class Advice(Struct, frozen=True):
     """What to run, for the source as it was given and what was given with it.
 
-    `refusal` states why nothing can be converted. `is_measured`: a conversion measures what is open. `plans`
-    has the conversions that were planned, by their request, or why none can be made.
+    `refusal` states why nothing can be converted. `is_measured`: a conversion measures what is open.
+    `engines` are those that were asked for. `plans` has the conversions that were planned, by their request,
+    or why none can be made.
     """
 
     source: str
     subject: Subject
     refusal: str = ""
     is_measured: bool = False
+    engines: Sequence[EngineRequest] = ()
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
     def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[Step]:
@@ -356,13 +359,18 @@ class Advice(Struct, frozen=True):
                         answered, means = answers.choosing(choice), (*meanings, choice.meaning)
                         yield from self._choices(verdict, wanted, options, answered, means)
             elif not unserved(make_plan(checkpoint, drafter, wanted, answers), wanted.engines, None):
-                request, read = only(verdict), (checkpoint, drafter)
+                newest = (EngineRequest(each.engine, each.releases[-1:]) for each in self.engines)
                 subject = replace(
-                    self.subject, requests=(request,), answers=answers, read=read, takes_samples=False
+                    self.subject,
+                    requests=tuple(dict.fromkeys((only(verdict), *newest))),
+                    answers=answers,
+                    read=(checkpoint, drafter),
+                    takes_samples=False,
                 )
-                gives = judge_drafter(subject).releases[-1].outcome
-                words = f"{ENGINES[verdict.engine].title} {verdict.release}, as stored: {gives}"
-                yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])
+                first, *others = judge_drafter(subject).releases
+                gives = [f"{engine_names([first])}, as stored: {first.outcome}"]
+                gives += [f"{engine_names([other])}: {other.outcome}" for other in others]
+                yield self._command(options, answers), "; ".join([*gives, *filter(None, meanings)])
 
     def _command(self, options: Sequence[str], answers: Answers) -> str:
         return command(

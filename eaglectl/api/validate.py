@@ -262,7 +262,9 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.api.convert import is_measured
     from eaglectl.api.outputs import Advice, smallest_changes
 
-    advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.choice))
+    is_run = is_open and is_measured(subject.drafter, subject.target.choice)
+    # with a reason, nobody asked for them
+    advice = Advice(path, subject, "", is_run, [each for each in subject.requests if not each.why])
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)

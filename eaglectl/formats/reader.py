@@ -365,30 +365,25 @@ def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
 
 
 def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
-    """Return the target's number of layers by the config; None if it states none, or several."""
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
-    # a key of that name may count the aux layers, or the drafter's own layers, at most four
+    # a key of that name may count the layers that are captured instead
     depths = {
         place: value
         for place in places
         if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
     place, depth = next(iter(depths.items()), ("", None))
-    about = place.rpartition(".")[2]
-    if len(set(depths.values())) > 1:
+    about, is_contradiction = place.rpartition(".")[2], len(set(depths.values())) > 1
+    text = (
+        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
+        " that the drafter belongs to this target"
+    )
+    if is_contradiction:
         listed = ", ".join(f"{place}: {value}" for place, value in depths.items())
         text = f"config states the target's depth as {listed}; none is believed, pass --target"
-        keys.note(True, "warning", about, text, "target-depth")
-        return None
-    keys.note(
-        depth is not None and target_depth is not None and depth != target_depth,
-        "warning",
-        about,
-        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
-        " that the drafter belongs to this target",
-        "target-depth",
-    )
-    return depth
+    is_other = None not in (depth, target_depth) and depth != target_depth
+    keys.note(is_contradiction or is_other, "warning", about, text, "target-depth")
+    return None if is_contradiction else depth
 
 
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:

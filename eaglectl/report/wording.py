@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 
 from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, DefaultLayers, Note, are_stated
 from eaglectl.engines.behaviour import ranges, unversioned
@@ -16,6 +17,8 @@ from eaglectl.verdicts import ServedAs
 MOST_CAUSES = 2
 # the most answers that are shown to people
 MOST_CHOICES = 12
+# of a command with what it gives behind it, in columns of a terminal
+MOST_COLUMNS = 100
 LONGEST_VALUE = 60
 UNITS = ("B", "kB", "MB", "GB", "TB")
 PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
@@ -123,10 +126,17 @@ def engine_title(name: str) -> str:
 
 def choice_section(following: Following) -> Section:
     """Return the conversions to choose from, each with what the engine makes of the files if it is true."""
-    rows = [("", f"{command}  # {gives}") for command, gives in following.choices.items()]
-    rest = [f"and {len(rows) - MOST_CHOICES} more with --json"] if len(rows) > MOST_CHOICES else []
-    rows[:1] = [("one of:", text) for _, text in rows[:1]]
-    return Section("Next", [Commands(rows[:MOST_CHOICES]), Lines(rest)], has_heading=False)
+    choices = list(following.choices.items())
+    rest = [f"and {len(choices) - MOST_CHOICES} more with --json"] if len(choices) > MOST_CHOICES else []
+    lines = [line for choice in choices[:MOST_CHOICES] for line in _choice_lines(*choice)]
+    rows = [("" if place else "one of:", line) for place, line in enumerate(lines)]
+    return Section("Next", [Commands(rows), Lines(rest)], has_heading=False)
+
+
+def _choice_lines(command: str, gives: str) -> tuple[str, ...]:
+    line = f"{command}  # {gives}"
+    above = (f"# {part}" for part in wrap(gives, MOST_COLUMNS - 2))
+    return (line,) if len(line) <= MOST_COLUMNS else (*above, command)
 
 
 def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
