@@ -1,20 +1,20 @@
 """Inspect, convert and check EAGLE-3 and EAGLE-3.1 drafters.
 
-One function for each command; they print nothing, and `print(result)` is what the command prints.
+One function for each command. Functions print nothing; `print(result)` prints the command's output.
 
-    inspect(source)           what a drafter is, and which engines run it as trained
-    ready(source, target)     whether it can be served, with acceptance before and after
-    validate(source)          rules, and what each engine release does with it
-    convert(source, out)      the drafter in another layout
-    upgrade(source, out)      EAGLE-3 as 3.1, with the statistics of calibrate(source, target, out)
-    smoke(source, target)     acceptance, measured; load_only(source): loaded in vLLM alone
-    diagnose(source, target)  why acceptance is low
-    diff(a, b)                two drafters, whatever their layouts
-    upload(folder, repo)      published in one commit; verify(folder) compares a download
+    inspect(source)           show what a drafter is, and which engines run it as trained
+    ready(source, target)     check if it can be served, with acceptance before and after
+    validate(source)          check it against rules and engine releases
+    convert(source, out)      convert it to another layout
+    upgrade(source, out)      convert EAGLE-3 to 3.1, with statistics of calibrate(source, target, out)
+    smoke(source, target)     measure acceptance; load_only(source) only loads the drafter in vLLM
+    diagnose(source, target)  find why acceptance is low
+    diff(a, b)                compare two drafters, in any layouts
+    upload(folder, repo)      publish it in one commit; verify(folder) compares a download with its record
 
-A source is a folder, a weight file, "org/name@revision" or an earlier result. Options are keywords, as
---dry-run is dry_run=True: help(eaglectl.convert). What is wrong is raised as EaglectlError.
-`dir(eaglectl)` has the classes of results and options, and __init__.pyi says where each is.
+A source is a folder, a weight file, "org/name@revision" or an earlier result. Options are keywords:
+--dry-run is dry_run=True, and help(eaglectl.convert) lists them. All errors are EaglectlError.
+`dir(eaglectl)` lists the classes of results and options, __init__.pyi their modules.
 """
 
 from importlib import import_module as _import_module

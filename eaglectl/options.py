@@ -247,7 +247,7 @@ def options_of(record: type[Options]) -> Mapping[str, Field]:
 
 
 def made(record: type[Options], values: Mapping[str, Any]) -> Any:
-    """The record of the values of its options, and of those of the records in it. Raises UsageError.
+    """Build an options record, with its nested records, from keyword values. Raises UsageError.
 
     A record that has a flag itself, like --measure/--no-measure, is None where the flag is off.
     """

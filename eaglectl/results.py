@@ -107,7 +107,7 @@ class Conversion(Result, frozen=True):
 
 
 class ServedFiles(Struct, frozen=True):
-    """What one engine does with a drafter's files: `report` is the run of it, else `gap` why there is none.
+    """How one engine serves a drafter's files; `report` is the run's result, `gap` the reason for none.
 
     `reading`: the reference ran them as the engine reads them, which is not as they were trained.
     """

@@ -170,7 +170,6 @@ WITHOUT_VERBS: frozenset[str] = frozenset(
         "eaglectl/api/sources.py",
         "eaglectl/api/upgrade.py",
         "eaglectl/api/validate.py",
-        "eaglectl/commands/ready/run.py",
         "eaglectl/drafter/drafter.py",
         "eaglectl/errors.py",
         "eaglectl/judge/judgement.py",

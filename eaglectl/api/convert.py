@@ -160,10 +160,10 @@ def convert(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Conversion:
-    """Rewrite a drafter in another layout; `out` defaults to NAME-eagleVERSION in the current folder.
+    """Convert a drafter to another layout; `out` defaults to NAME-eagleVERSION in the current folder.
 
-    `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
-    knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
+    `on_plan` is called with the plan before anything is written. Raises UsageError for an open question,
+    RefusedError if the layout cannot express the drafter, UnreadableError for input that cannot be read.
     """
     with prepared(os.fspath(source), out, options or ConvertOptions(), on_progress) as ready:
         show = on_plan and (lambda plan: on_plan(plan.completed(ready.complete)))

@@ -62,10 +62,10 @@ def diff(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Comparison:
-    """Compare two checkpoints: what they mean, their tensors' data, and how their files are written.
+    """Compare two checkpoints: their networks, their tensors' data, and the spelling of their files.
 
-    With `headers_only` the verdict is never EQUAL. `on_progress` is called with bytes of A.
-    Raises UsageError, and UnreadableError where the two cannot be compared, as for a side that is no drafter.
+    With `headers_only` the verdict is never EQUAL. `on_progress` is called with bytes of A. Raises
+    UsageError, and UnreadableError if the two cannot be compared, for example if one is no drafter.
     """
     options = options or DiffOptions()
     try:

@@ -68,13 +68,13 @@ def inspect(
 def inspect(
     source: StrPath | Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
 ) -> Inspection | tuple[Inspection | FailedSource, ...]:
-    """What a checkpoint is and what engines do with it.
+    """Return what a checkpoint is, and how each engine runs it.
 
-    Of its tensors, d2t, t2d and norms are read, and of matrices on this machine a few rows.
+    Reads d2t, t2d and the norms, and a few rows of matrices that are on this machine.
 
-    Of a list of sources, a result for each; one that cannot be inspected is a FailedSource. Raises
-    UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
-    UsageError.
+    For a list of sources, returns one result each; a source that cannot be inspected gives a FailedSource.
+    Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory)
+    and UsageError.
     """
     chosen = options or InspectOptions()
     if isinstance(source, str | os.PathLike):
@@ -86,7 +86,7 @@ def inspect(
 def inspect_files(
     source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
 ) -> Inspection:
-    """`inspect`, which reads all numbers too where it is not `headers_only`."""
+    """Inspect one source; also read tensor data unless `headers_only`."""
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
@@ -194,7 +194,7 @@ def _launch_commands(
 
 
 def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
-    """The notes of reading, questions with where a target was looked for, and that of a state of training."""
+    """Return the reader's notes; a question lists where a target was searched, a trainer's state adds one."""
     for note in drafter.notes:
         asks = choice.missing and note.level == "question" and "--target" in note.options
         yield replace(note, advice=f"{note.advice} ({choice.missing})") if asks else note

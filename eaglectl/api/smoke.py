@@ -115,11 +115,11 @@ def smoke(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> eaglectl.SmokeReport:
-    """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
+    """Run a drafter with its target and measure acceptance; by default with the target that it names.
 
-    vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
-    UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
-    `convert` does.
+    vLLM and SGLang load the checkpoint as stored; the reference runs the network as eaglectl reads it. Raises
+    UnreadableError if the engine, the device or an input is missing, RefusedError and UsageError as `convert`
+    does.
     """
     source, target, options = os.fspath(source), as_target(target), options or SmokeOptions()
     report = smoke_drafts(source, target, options, on_progress)
@@ -354,7 +354,7 @@ def load_only(
     timeout: float = 600.0,
     trust_remote_code: bool = False,
 ) -> eaglectl.LoadResult:
-    """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
+    """Load `source` with vLLM's drafter class and loader; the target's weights are not read."""
     check_timeout(timeout)
     source, target = os.fspath(source), as_target(target)
     target = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
@@ -627,10 +627,10 @@ def diagnose(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> eaglectl.Diagnosis:
-    """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
+    """Find why acceptance is low: the file, the engine, the target, the prompts or the training.
 
-    The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
-    options that make no sense, UnreadableError where the target or the prompts are not there.
+    Runs the cheapest checks first, and stops at the first cause that is shown. Raises UsageError for options
+    that contradict each other, UnreadableError if the target or the prompts are missing.
     """
     source, options = os.fspath(source), options or DiagnoseOptions()
     _check_diagnosis(options)

@@ -105,9 +105,9 @@ def run_all(
     on_progress: OnProgress | None = None,
     jobs: int = JOBS,
 ) -> tuple[list[T | F], list[str]]:
-    """`act` on each source, `jobs` at once; of one that fails the result is made of the failure.
+    """Call `act` on each source, `jobs` at a time; a source that fails has the result of `report_failure`.
 
-    With the tracebacks of faults of eaglectl. Raises the UsageError of the one source that there is.
+    Also returns tracebacks of internal errors. With one source, its UsageError is raised.
     """
     from concurrent.futures import ThreadPoolExecutor  # late: one source needs none
 

@@ -105,11 +105,11 @@ def calibrate(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Statistics:
-    """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
+    """Run the target on prompts and its own answers, and collect the statistics for `convert --to 3.1`.
 
-    Without `target`, it is the one that the checkpoint names. They are written to the folder `out`, where it
-    is given. Raises UnreadableError without torch, the engine, the device or the target's weights,
-    RefusedError and UsageError as `convert` does.
+    `target` defaults to the one that the checkpoint names. With `out`, writes the statistics to that folder.
+    Raises UnreadableError without torch, the engine, the device or the target's weights, RefusedError and
+    UsageError as `convert` does.
     """
     source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
@@ -400,9 +400,9 @@ def upgrade(
 ) -> Conversion:
     """Convert EAGLE-3 to 3.1.
 
-    The gate's result is on the Conversion; without `out` on it, the gate was not passed.
+    The Conversion has the gate's result; if the gate did not pass, its `out` is None.
 
-    Raises UsageError for what is missing, RefusedError for what an upgrade would break,
+    Raises UsageError for missing options, RefusedError for a drafter that the upgrade would break,
     UnreadableError without torch or weights.
     """
     options = options or UpgradeOptions()

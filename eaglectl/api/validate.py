@@ -80,12 +80,12 @@ def validate(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Report | tuple[Report, ...]:
-    """Run the rules over one checkpoint, and what the requested engine releases do with it.
+    """Check one checkpoint against the rules, and against the requested engine releases.
 
-    A checkpoint that cannot be read is reported, not raised; of a list of them, each has a report. Raises
-    UnreadableError where it does not exist, and UsageError for unknown rules and engines. Weights that are
-    pickles are copied to a temporary folder, but with `headers_only`. `on_progress` is called with the bytes
-    read of the weights.
+    A checkpoint that cannot be read is reported, not raised; for a list, returns one report each. Raises
+    UnreadableError if it does not exist, and UsageError for unknown rules and engines. Pickled weights are
+    copied to a temporary folder, except with `headers_only`. `on_progress` is called with the bytes of
+    weights that were read.
     """
     options = options or ValidateOptions()
     if not isinstance(source, str | os.PathLike):
@@ -147,7 +147,7 @@ def judge_source(
 
 @with_keywords
 def check_options(options: ValidateOptions) -> None:
-    """Raise what is wrong with options for any checkpoint: unknown rules or releases, or a missing target."""
+    """Raise the error of options that fail for any checkpoint: unknown rules or releases, or no target."""
     policy = options.read_policy()
     options.requests(policy)
     options.target.known()

@@ -131,7 +131,7 @@ class Folder:
     work: Path
 
     def __init__(self, out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
-        check((is_url(str(out)), f"{out} is a URL, and a folder of this machine is written; give one"))
+        check((is_url(str(out)), f"{out} is a URL; the output must be a local folder"))
         self.shown, self.force, self.kind = out, force, kind
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible
         self.made: list[Path] = []

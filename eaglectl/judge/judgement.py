@@ -239,7 +239,10 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def drawn_matrices(self) -> Mapping[str, tuple[str, str]]:
-        """What `samples` are as first drawn: stored name and distribution. Raises CannotLook as `weights`."""
+        """The matrices that still look randomly initialised: stored name and distribution, by canonical name.
+
+        Raises CannotLook as `weights`.
+        """
         weights, samples = self.weights, self.samples
         from eaglectl.judge.scanning import drawn_matrices  # late: numpy
 
@@ -417,10 +420,7 @@ class Judgement(Struct, frozen=True):
 
     @property
     def faults(self) -> tuple[tuple[str, str], ...]:
-        """The errors in tensors with which no engine accepts what is drafted, by the rules' families.
-
-        Ids of rules and messages.
-        """
+        """Tensor errors with which every draft token is rejected: rule ids and messages."""
         concerned = {rule.id for rule in self.rules if rule.family in OF_TENSORS}
         return tuple((rule, text) for rule, text in self.errors if rule in concerned)
 

@@ -385,11 +385,11 @@ def rule_ids(texts: Iterable[str]) -> frozenset[str]:
 def read_policy(
     path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
 ) -> Policy:
-    """The policy in the file `path`, else in the nearest file from `start` (the current folder) upwards.
+    """Return the policy of the file `path`, or of the nearest one in `start` (the current folder) or above.
 
-    No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is taken
-    unless `path` names it. The empty policy where there is no file. Raises UsageError with the file, the key
-    and what was expected.
+    No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is used unless
+    `path` names it. Without a file, the policy is empty. Raises UsageError with the file, the key and what
+    was expected.
     """
     policy = find_policy(path, start, judged)
     return Policy() if policy is None else _resolved(policy)

@@ -195,8 +195,8 @@ def check_leaks(
             leaks.add(f"{file.name} names {home}, somebody's home folder")
     if leaks:
         raise RefusedError(
-            f"{listed(sorted(leaks), most=5)}. Remove it and run the command again; a key that was shown"
-            " to anybody is to be withdrawn",
+            f"{listed(sorted(leaks), most=5)}. Remove it and run the command again; revoke any key"
+            " that was exposed",
             options=("--message",) if any(scan_text(message, token)) else (),
         )
 

@@ -137,7 +137,7 @@ def error_document(error: EaglectlError) -> dict[str, Any]:
 
 
 def render_json(*results: Result) -> str:
-    """Return the JSON document of what a function returned, as its command prints it.
+    """Return the JSON document of a result, as its command prints it.
 
     Several results of `inspect`, or of `validate`, share one. Raises TypeError for other values, and for
     results that cannot share a document.
@@ -170,7 +170,7 @@ def outline(results: Sequence[Any]) -> Outline:
 def render_text(*results: Any) -> str:
     """Return what the terminal shows of results, without colours, as wide as the terminal.
 
-    Takes what `render_page` takes, and raises as it does.
+    Takes the same results as `render_page`, and raises the same errors.
     """
     from eaglectl.report.terminal import PAGE_WIDTH, print_outline, recorded  # late: rich
 
@@ -181,11 +181,11 @@ def render_text(*results: Any) -> str:
 
 
 def render_page(*results: Any) -> str:
-    """Return what the terminal shows of results with -v as an HTML page: one self-contained file.
+    """Return an HTML page of what the terminal shows of results with -v: one self-contained file.
 
-    Results are what `inspect`, `convert`, `validate`, `smoke`, `diagnose`, `diff`, `ready`, `verify` or
-    `upload` returned; several of `inspect`, or of `validate`, share one page. The same results give the same
-    text. Raises TypeError for other values, and for results that cannot share a page.
+    Takes results of `inspect`, `convert`, `validate`, `smoke`, `diagnose`, `diff`, `ready`, `verify` or
+    `upload`; several of `inspect`, or of `validate`, share one page. The same results give the same text.
+    Raises TypeError for other values, and for results that cannot share a page.
     """
     from eaglectl.report import terminal  # late: rich
 

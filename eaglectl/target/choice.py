@@ -370,9 +370,10 @@ def asking_for(choice: TargetChoice) -> Iterator[None]:
 
 @with_keywords
 def open_target(target: StrPath | TargetChoice | None, name: str | None = None) -> Target:
-    """What the config.json of a target states: of a folder, a config.json, or a Hub repository.
+    """Read a target's config.json: from a folder, a config.json, or a Hub repository.
 
-    `name` is what published files call it; a repository's own where none is given and the drafter names none.
+    `name` is the target's name in published files; by default the name that the drafter states, or the
+    repository's.
     """
     return as_target(target).known(name)
 

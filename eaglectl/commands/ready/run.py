@@ -105,11 +105,11 @@ def ready(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Readiness:
-    """What engines do with a drafter as stored and converted, and how to start the one that serves it.
+    """Return how engines run a drafter as stored and converted, and the command that starts one.
 
-    Nothing is converted where an engine runs the stored files as trained. `out` is where the conversion is
-    written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
-    UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
+    Converts only for engines that do not run the stored files as trained. `out` is the folder of the
+    conversion; None: a temporary folder, which is removed. Raises UsageError for an open question,
+    UnreadableError for input that cannot be read; a drafter that no engine serves is a result.
     """
     source, target, options = os.fspath(source), as_target(target), options or ReadyOptions()
     start = time.perf_counter()

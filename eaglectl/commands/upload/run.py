@@ -101,11 +101,11 @@ def upload(
 ) -> Upload:
     """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
 
-    Its files are hashed first: those bytes are judged, and those bytes are published. `on_plan` is called
-    before anything is sent, and stops the upload by an error. `on_progress` is called with each step (without
-    a unit), and with the bytes that are hashed. Raises RefusedError for what must not be published or was
-    changed in the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options
-    that contradict each other.
+    The files are hashed first, so that the validated bytes are the published bytes. `on_plan` is called
+    before anything is sent, and can stop the upload by an error. `on_progress` is called with each step
+    (without a unit), and with the bytes hashed. Raises RefusedError for content that must not be published or
+    has changed meanwhile, UnreadableError if the Hub cannot be reached or fails, UsageError for options that
+    contradict each other.
     """
     folder, options = os.fspath(folder), options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination

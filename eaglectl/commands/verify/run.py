@@ -215,9 +215,9 @@ def verify(
 ) -> Verification:
     """Compare a folder, or a repository on the Hub, with its SHA256SUMS and eaglectl.json.
 
-    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. Every file
-    that is not listed is a difference; a model.sig is not looked into. Raises
-    UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
+    For a repository (org/name[@revision]), files with a SHA-256 on the Hub are not downloaded. Every unlisted
+    file is a difference; a model.sig is not read. Raises UnreadableError if there is nothing to compare with,
+    UsageError for options that contradict each other.
     """
     folder, options = os.fspath(folder), options or VerifyOptions()
     policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
