@@ -45,8 +45,21 @@ COMMON = "Common options: -q/--quiet, -v/--verbose, --no-color, --offline (see e
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
 READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
-# options that name what others made
-GIVEN = frozenset(("target", "trained_target", "against", "prompts", "calibration", "training"))
+# parameters of options that name what others made
+GIVEN = frozenset(
+    [
+        "target",
+        "trained_target",
+        "target_rotation",
+        "against",
+        "prompts",
+        "counts",
+        "token_counts",
+        "statistics",
+        "training",
+        "smoke",
+    ]
+)
 WITH_ENGINES = ("inspect", "convert")
 # the options that the keys of [defaults] stand for, by parameter
 OPTIONS = {

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl.api import options
+from eaglectl.cli.app import GIVEN
 from eaglectl.files.source import FolderSource
+from eaglectl.options import Options, options_of
+from eaglectl.publish import request
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 from tests.published import ALL
@@ -131,16 +135,91 @@ def test_a_policy_in_the_folder_of_the_target_is_not_taken(
         assert done.code == 1 and "eaglectl.toml is not read" in done.err, text
 
 
-@pytest.mark.parametrize("option", ["--prompts", "--target"])
+# what names a file to write, or a policy itself
+OTHERS = {"write_token_counts", "policy"}
+
+
+def test_every_option_that_names_what_others_made_is_known_to_the_search_for_a_policy() -> None:
+    records = [
+        value
+        for module in (options, request)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Options)
+    ]
+    named = {
+        name
+        for record in records
+        for name, field in options_of(record).items()
+        if field.option.complete in ("files", "folders", "checkpoints")
+    }
+    assert named - OTHERS <= GIVEN
+    assert {"statistics", "prompts", "trained_target", "training", "smoke"} <= named
+
+
+DEFAULTS = "[defaults]\naux-layers = [1, 2, 3]\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("inspect", "--prompts"),
+        ("inspect", "--target"),
+        ("inspect", "--token-counts"),
+        ("convert", "--calibration"),
+        ("convert", "--trained-target"),
+        ("convert", "--target-rotation"),
+        ("smoke", "--against"),
+        ("upload", "--training"),
+        ("upload", "--smoke"),
+    ],
+)
 def test_a_default_in_a_folder_that_an_option_names_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
 ) -> None:
     given = tmp_path / "given"
-    given.mkdir()
+    (given / "below").mkdir(parents=True)
     shutil.copy(FIXTURES / "target/config.json", given)
-    (given / "eaglectl.toml").write_text("[defaults]\naux-layers = [1, 2, 3]\n")
-    monkeypatch.chdir(given)
-    done = call("inspect", OPEN, option, ".")
+    (given / "eaglectl.toml").write_text(DEFAULTS)
+    more = {"upload": ("o/n", "--dry-run"), "convert": ("--dry-run",)}.get(command, ())
+    for folder, text in ((given, "."), (given / "below", "..")):
+        monkeypatch.chdir(folder)
+        done = call(command, OPEN, *more, option, text)
+        assert "eaglectl.toml is not read" in done.err and "1, 2, 3" not in done.out, done.err
+
+
+@pytest.mark.parametrize("option", ["--prompts", "--token-counts"])
+def test_a_default_beside_an_input_file_is_not_taken_unless_one_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    texts = tmp_path / "project/texts"
+    texts.mkdir(parents=True)
+    (texts / "eaglectl.toml").write_text(DEFAULTS)
+    file = texts / "prompts.jsonl"
+    file.write_text('{"1": 2}')
+    for here, text in ((texts.parent, "texts/prompts.jsonl"), (tmp_path, file), (texts.parent, file)):
+        monkeypatch.chdir(here)
+        done = call("inspect", OPEN, option, text)
+        assert "eaglectl.toml" not in done.err and "1, 2, 3" not in done.out
+    # the folder that one works in is one's own, whatever else lies there
+    monkeypatch.chdir(texts)
+    assert "eaglectl.toml gives --aux-layers 1,2,3" in call("-v", "inspect", OPEN, option, file).err
+
+
+@pytest.mark.parametrize("mark", ["checkpoint", "download", "snapshot", "in a checkpoint"])
+def test_nor_is_one_beside_an_input_file_of_a_checkpoint_or_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    folder = tmp_path / ("models--o--n/snapshots/0" if mark == "snapshot" else "given")
+    texts = folder / "texts" if mark == "in a checkpoint" else folder
+    texts.mkdir(parents=True)
+    if "checkpoint" in mark:
+        shutil.copytree(OPEN, folder, dirs_exist_ok=True)
+    elif mark == "download":
+        (folder / ".cache/huggingface").mkdir(parents=True)
+    (texts / "prompts.jsonl").write_text('{"prompt": "a"}')
+    (texts / "eaglectl.toml").write_text(DEFAULTS)
+    monkeypatch.chdir(texts)
+    done = call("inspect", OPEN, "--prompts", "prompts.jsonl")
     assert "eaglectl.toml is not read" in done.err and "1, 2, 3" not in done.out
 
 
