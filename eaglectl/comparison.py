@@ -203,20 +203,20 @@ class Comparison(Result, frozen=True):
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
     """Yield every fact but the draft vocabulary, which is tensor data."""
-    values_b, is_mla = _values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
+    values_b, is_mla = _fact_values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
     judged = {"norm_output": _norm_output(a, b), "boundaries": _boundaries(a, b)}
     if judged["norm_output"]:
         judged["eagle"] = judged["norm_output"][0], "norm_output decides it"
-    for name, value in _values(a.drafter).items():
+    for name, value in _fact_values(a.drafter).items():
         other = values_b[name]
         is_of_both = name not in OF_SOME or (value, other) != (None, None)
         if is_of_both and (is_mla or name not in OF_MLA):
             state = FactState.EQUAL if value == other else FactState.DIFFERS
-            outcome = judged.get(name) or _open(name, a, b, is_same=value == other)
+            outcome = judged.get(name) or _open_fact(name, a, b, is_same=value == other)
             yield Fact(name, value, other, *(outcome or (state, "")))
 
 
-def _open(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str] | None:
+def _open_fact(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str] | None:
     """Return the state of a fact that a side leaves open; None if no side does."""
     if not (why := "; ".join(questions(a, b, (name,)))):
         return None
@@ -225,14 +225,14 @@ def _open(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str
     return FactState.UNKNOWN, why
 
 
-def _values(drafter: Drafter) -> dict[str, Any]:
+def _fact_values(drafter: Drafter) -> dict[str, Any]:
     dims, norms, rope, features = drafter.dims, drafter.norms, drafter.rope, drafter.features()
     carried = {key: value for key, value in drafter.carried.items() if value is not None}
     is_sliding = Feature.SLIDING_WINDOW in features
     return {
         "kind": drafter.kind,
         "eagle": drafter.version,
-        "boundaries": _shown(drafter.aux),
+        "boundaries": _shown_layers(drafter.aux),
         "fc_norm": norms.fc_norm,
         "norm_output": norms.norm_output,
         "norm_before_fc": norms.norm_before_fc,
@@ -302,7 +302,7 @@ def _boundaries(a: Side, b: Side) -> tuple[FactState, str] | None:
     )
 
 
-def _shown(aux: AuxLayers) -> Any:
+def _shown_layers(aux: AuxLayers) -> Any:
     if aux.boundaries is not None:
         return list(aux.boundaries)
     if aux.is_default:
@@ -431,7 +431,7 @@ def tensors_of(side: Side) -> dict[str, Tensor]:
 
 def compare_spelling(a: Side, b: Side) -> Spelling:
     """Return every difference in how the files are written, but for the draft vocabulary's."""
-    words_a, words_b = _words(a), _words(b)
+    words_a, words_b = _written_words(a), _written_words(b)
     remarks = [
         Written(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
     ]
@@ -441,7 +441,7 @@ def compare_spelling(a: Side, b: Side) -> Spelling:
         for name, tensor in tensors_of(a).items()
         if name in tensors_b and tensor.stored != tensors_b[name].stored
     ]
-    keys_a, keys_b = dict(_flat(a.flat)), dict(_flat(b.flat))
+    keys_a, keys_b = dict(_flat_keys(a.flat)), dict(_flat_keys(b.flat))
     keys = [
         Written(key, keys_a.get(key), keys_b.get(key))
         for key in dict.fromkeys((*keys_a, *keys_b))
@@ -450,7 +450,7 @@ def compare_spelling(a: Side, b: Side) -> Spelling:
     return Spelling(tuple(remarks), tuple(names), tuple(keys))
 
 
-def _words(side: Side) -> dict[str, str]:
+def _written_words(side: Side) -> dict[str, str]:
     drafter, aux = side.drafter, side.drafter.aux
     ids = f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
     return {
@@ -462,11 +462,11 @@ def _words(side: Side) -> dict[str, str]:
     }
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Keys as "object.key"; null is left out, as it means the same as an absent key."""
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flat_keys(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value
 
@@ -512,7 +512,7 @@ def compare_data(
     compared = (tensors_a.get(pair.name) or tensors_b[pair.name] for pair in pairs)
     sizes = [prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8 for tensor in compared]
     counter = ByteCounter(on_progress, "comparing", sum(sizes))
-    with _readable(a.checkpoint) as read_a, _readable(b.checkpoint) as read_b:
+    with _on_disk(a.checkpoint) as read_a, _on_disk(b.checkpoint) as read_b:
         for pair, nbytes in zip(pairs, sizes, strict=True):
             blocks_a = partial(_blocks, tensors_a[pair.name], read_a) if pair.a else None
             blocks_b = partial(_blocks, tensors_b[pair.name], read_b) if pair.b else None
@@ -521,7 +521,7 @@ def compare_data(
 
 
 @contextmanager
-def _readable(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+def _on_disk(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     """Yield the checkpoint with its files on this machine, opened once; those of the Hub are downloaded.
 
     Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
@@ -537,7 +537,7 @@ def _readable(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
 
 def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
     held = bytearray()
-    for part in _parts(tensor, checkpoint, size):
+    for part in _tensor_bytes(tensor, checkpoint, size):
         held += part
         while len(held) >= size:
             yield bytes(held[:size])
@@ -546,7 +546,7 @@ def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes
         yield bytes(held)
 
 
-def _parts(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
+def _tensor_bytes(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
     match tensor.origin:
         case Absorbed(w_kc, w_vc):
             yield from join_absorbed(checkpoint, w_kc, w_vc)
@@ -567,7 +567,7 @@ def _with_data(pair: TensorPair, a: Blocks | None, b: Blocks | None) -> TensorPa
         side, content = pair.a or pair.b, a or b
         if not (side and content and pair.name.endswith(".bias") and side.dtype in FLOAT_FORMATS):
             return pair
-        if any(_numbers(side.dtype, block).any() for block in content(BLOCK)):
+        if any(_as_float64(side.dtype, block).any() for block in content(BLOCK)):
             return pair
         return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
     if pair.state == TensorState.SHAPE:
@@ -596,7 +596,7 @@ def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
         if not is_float:
             continue
         with np.errstate(all="ignore"):
-            numbers_a, numbers_b = _numbers(dtypes[0], raw_a), _numbers(dtypes[1], raw_b)
+            numbers_a, numbers_b = _as_float64(dtypes[0], raw_a), _as_float64(dtypes[1], raw_b)
             if not is_one_dtype:
                 is_same = (numbers_a == numbers_b) | (np.isnan(numbers_a) & np.isnan(numbers_b))
                 differing += int(np.count_nonzero(~is_same))
@@ -613,7 +613,7 @@ def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
     return Numbers(count, differing, max_abs if isfinite(max_abs) else None, relative_rms, not_finite)
 
 
-def _numbers(dtype: str, raw: bytes) -> Floats:
+def _as_float64(dtype: str, raw: bytes) -> Floats:
     """As float64, with NaN for words of 8-bit floats that are no finite number."""
     with np.errstate(invalid="ignore"):
         values = as_floats(dtype, raw)

@@ -30,7 +30,7 @@ class Progress(Struct, frozen=True):
 
     @property
     def counted(self) -> str:
-        """How much of the stage is done and how long the rest takes, or "", behind the stage's name."""
+        """The part done and the time left, to follow the stage's name; "" if both are unknown."""
         text = ""
         if self.total is not None and self.unit == "bytes":
             unit, name = (1e6, "MB") if self.total >= 1e7 else (1e3, "kB")

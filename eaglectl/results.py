@@ -134,7 +134,7 @@ class EngineReadiness(Result, frozen=True):
 
     @property
     def final(self) -> ServedFiles:
-        """What it does with the files that shall be served."""
+        """The result for the files to serve."""
         return self.converted or self.stored
 
     @property

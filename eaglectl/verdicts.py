@@ -56,7 +56,7 @@ class ServedAs(StrEnum):
 
     @property
     def level(self) -> int:
-        """How good it is: 3 where it is served, 0 where it does not start."""
+        """The rank of the outcome: 3 if it is served, 0 if it does not start."""
         return 3 if self.is_served else (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN).index(self)
 
     @property

@@ -143,7 +143,7 @@ def _planned(
     assert format.layout is not None
     layout = format.layout
     drafter, record = changed.drafter, {**request.record, **changed.record}
-    ids, id_notes = _ids(drafter, format, request.engines)
+    ids, id_notes = _ids_by_place(drafter, format, request.engines)
     steps = _tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
@@ -234,7 +234,7 @@ def _transformed(
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 
 
-def _ids(
+def _ids_by_place(
     drafter: Drafter, format: Format, engines: Sequence[EngineRequest]
 ) -> tuple[Mapping[str, Sequence[int]], list[Note]]:
     """Layer ids by their places in the layout. Raises where a required place has no ids for these layers."""
@@ -300,12 +300,14 @@ def _layout_notes(
 def _check_settled(drafter: Drafter) -> None:
     if problems := drafter.notes_at("problem"):
         error = OptionNeededError if any(note.remedies for note in problems) else RefusedError
-        raise error(listed((note.text for note in problems), "; "), options=_named(problems))
+        raise error(listed((note.text for note in problems), "; "), options=_named_options(problems))
     if questions := drafter.notes_at("question"):
-        raise OpenFactError(listed((note.text for note in questions), "; "), options=_named(questions))
+        raise OpenFactError(
+            listed((note.text for note in questions), "; "), options=_named_options(questions)
+        )
 
 
-def _named(notes: Iterable[Note]) -> tuple[str, ...]:
+def _named_options(notes: Iterable[Note]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(option for note in notes for option in note.options))
 
 

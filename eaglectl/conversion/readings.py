@@ -598,7 +598,7 @@ def pruned(
 def _notes(
     counts: Counts, tokens: Sequence[int], rows: Mapping[int, int], special: Sequence[int] | None
 ) -> Iterator[Note]:
-    """What share stays, and what may be wrong with it; `special` are the target's (None: not known)."""
+    """Yield the share that stays, and possible faults; `special` are the target's tokens (None: unknown)."""
     about, before, after = "draft_vocab_size", counts.share(rows), counts.share(tokens)
     text = (
         f"{len(tokens)} of {len(rows)} tokens stay; they are {after:.2%} of the {counts.total:,} counted in"

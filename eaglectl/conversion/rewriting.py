@@ -494,7 +494,7 @@ EMBEDDING = "embed_tokens.weight"
 
 
 class TargetRotation(Struct, frozen=True, eq=False):
-    """Q [hidden, hidden] in float64, and what a drafter shares with the target that it was trained on.
+    """The rotation Q [hidden, hidden] in float64, and matrices of the training's target.
 
     `record` goes into eaglectl.json; `embedding` and `head` are None where the drafter has its own.
     `is_shared`: the drafter is to take the rotated target's embedding.

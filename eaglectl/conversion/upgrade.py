@@ -75,9 +75,9 @@ class PromptMatches(Struct, frozen=True):
 
 
 class GateResults(Struct, frozen=True):
-    """What a gate measured that could not tell, by which a later one goes on.
+    """The results of an undecided gate, for a later gate to continue.
 
-    `of` is what it was of, beside the statistics; `looks` how often its intervals were looked at.
+    `of` identifies them beside the statistics; `looks` counts the looks at its intervals.
     """
 
     of: str
@@ -166,13 +166,13 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
     with Folder(out, force=force, kind=STATISTICS) as folder:
         if statistics.matrices is not None:
             digest = hashlib.sha256()
-            folder.write(MATRICES, hashed(_stored(statistics.matrices), digest))
+            folder.write(MATRICES, hashed(_as_safetensors(statistics.matrices), digest))
             document["matrices"] = {"sha256": digest.hexdigest()}
         folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
         folder.publish()
 
 
-def _stored(matrices: Matrices) -> Iterator[bytes]:
+def _as_safetensors(matrices: Matrices) -> Iterator[bytes]:
     arrays = {
         name: np.ascontiguousarray(array, "<f8") for name, array in msgspec.structs.asdict(matrices).items()
     }
@@ -471,7 +471,7 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
     # the size of what is fed back
     size = rms if is_exact or statistics is None else statistics.sigma
     if "lm_head.weight" in drafter.tensors:
-        tensors, record = _absorbed(switched, weight, size, recipe.dtype)
+        tensors, record = _with_size_in_head(switched, weight, size, recipe.dtype)
     else:
         tensors, record = _rescaled(switched, weight, rms, size)
     if is_exact:
@@ -484,7 +484,7 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
     return TransformedDrafter(switched, notes, {**record, "is_exact": is_exact})
 
 
-def _absorbed(
+def _with_size_in_head(
     drafter: Drafter, weight: Array, size: float, dtype: str | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """norm.weight is set to the size in every channel, and lm_head takes what it was."""

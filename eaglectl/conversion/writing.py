@@ -218,7 +218,9 @@ class _Output:
             digests = self.digests.of_ranges(shard.name, descriptor, shard.ranges, TENSORS)
             self.weights[shard.name] = (shard.nbytes, digests)
 
-        self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter), on_written=hash_ranges)
+        self.folder.write(
+            shard.name, _with_progress(_parts(shard, checkpoint), counter), on_written=hash_ranges
+        )
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
         """Whether the shard could be made a hard link to the file it is a copy of; it then has no digest.
@@ -236,7 +238,9 @@ class _Output:
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
-        weights = {name: _stated(size, digests.result()) for name, (size, digests) in self.weights.items()}
+        weights = {
+            name: _file_entry(size, digests.result()) for name, (size, digests) in self.weights.items()
+        }
         return dict(sorted({**self.files, **weights}.items()))
 
     def source_files(
@@ -267,13 +271,13 @@ class _Output:
         for name, (ranges, digests) in started.items():
             hashes, size = digests.result(), original.size(name)
             hashes |= {key: written[moved[key]] for key in ranges if key in moved}
-            files[name] = _stated(size, hashes)
+            files[name] = _file_entry(size, hashes)
             if name not in checkpoint.weight_files:
                 files[name] = {"size": size, "sha256": hashes[HEADER_KEY]}
         return files
 
 
-def _stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
+def _file_entry(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
     tensors = {name: digest for name, digest in sorted(digests.items()) if name != HEADER_KEY}
     return {"size": size, "digest": TENSORS, "header": digests[HEADER_KEY], "tensors": tensors}
 
@@ -356,7 +360,7 @@ def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
                     yield replace(file, start=first + segment.start, stop=first + segment.stop)
 
 
-def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
+def _with_progress(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
     """Yield the same bytes, large copies in pieces; a piece is counted when the next one is read."""
     for part in parts:
         if isinstance(part, bytes):
@@ -473,7 +477,7 @@ def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple
             else "nothing"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _broken("how it became EAGLE-3.1") from None
+        raise _broken_record("how it became EAGLE-3.1") from None
     rows = [("fc_norm", fc_norm), ("norm_output", norm_output), ("calibrated on", tokens)]
     if not record.get("gate") and not upgrade.get("needs_finetune"):
         rows.append(("acceptance", "not compared with that of before (`--no-gate`)"))
@@ -494,7 +498,7 @@ def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
         prompts, least = int(gate["prompts"]), float(gate["tolerance"])
         engine, device, dtype = (as_markdown(str(gate[key])) for key in ("engine", "device", "dtype"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise _broken("what the gate measured") from None
+        raise _broken_record("what the gate measured") from None
     if not rows:
         return []
     when = ", before it was rewritten in this layout" if is_earlier else ""
@@ -506,7 +510,7 @@ def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
     return [about, "", *table(("k", "before", "after", "ratio"), rows), ""]
 
 
-def _broken(what: str) -> UnreadableError:
+def _broken_record(what: str) -> UnreadableError:
     return UnreadableError(
         f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the"
         " file",

@@ -35,7 +35,9 @@ class DefaultLayers(Struct, frozen=True):
         self.at(DEPTHS[0])
 
     def __str__(self) -> str:
-        return ast.unparse(_parsed(self.text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
+        return (
+            ast.unparse(_parse_terms(self.text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
+        )
 
     @property
     def terms(self) -> str:
@@ -69,11 +71,11 @@ def _same(text: str, other_text: str) -> bool | None:
 
 @cache
 def _boundaries(text: str, depth: int) -> tuple[int, ...]:
-    return tuple(_term(node, depth) for node in _parsed(text).elts)
+    return tuple(_evaluate_term(node, depth) for node in _parse_terms(text).elts)
 
 
 @cache
-def _parsed(text: str) -> ast.Tuple:
+def _parse_terms(text: str) -> ast.Tuple:
     try:
         body = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
@@ -83,14 +85,14 @@ def _parsed(text: str) -> ast.Tuple:
     return body
 
 
-def _term(node: ast.expr, depth: int) -> int:
+def _evaluate_term(node: ast.expr, depth: int) -> int:
     match node:
         case ast.Name(id="n"):
             return depth
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             return value
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATIONS:
-            return OPERATIONS[type(operation)](_term(left, depth), _term(right, depth))
+            return OPERATIONS[type(operation)](_evaluate_term(left, depth), _evaluate_term(right, depth))
     raise ValueError(f"{ast.unparse(node)}: a default layer is made of n, whole numbers, +, - and //")
 
 
@@ -220,7 +222,7 @@ class Choice(Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """What is answered: the key of --source-semantics, or the option itself."""
+        """The answered key of --source-semantics, or the option itself."""
         return self.value.partition("=")[0] if self.option == "--source-semantics" else self.option
 
     def __str__(self) -> str:
@@ -453,7 +455,7 @@ class Target(Struct, frozen=True):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """All that engines may know its kind by: model types and classes."""
+        """The model types and classes by which engines may know the target."""
         return tuple(filter(None, (self.model_type, self.outer_type, *self.architectures)))
 
 
@@ -511,7 +513,7 @@ class Drafter(Struct, frozen=True):
             Feature.PARALLEL: "mask_hidden" in names,
             Feature.QUANTISED: self.quantisation is not None,
             Feature.WIDE_TARGET: dims.target_hidden != dims.hidden,
-            Feature.SLIDING_WINDOW: _slides(
+            Feature.SLIDING_WINDOW: _has_sliding_window(
                 self.carried, is_qwen3=any(name.endswith("q_norm.weight") for name in names)
             ),
             Feature.REDUCED_VOCABULARY: self.has_reduced_vocabulary,
@@ -560,7 +562,7 @@ class Drafter(Struct, frozen=True):
         return tuple(note for note in self.notes if note.level == level)
 
 
-def _slides(config: Mapping[str, Any], *, is_qwen3: bool) -> bool:
+def _has_sliding_window(config: Mapping[str, Any], *, is_qwen3: bool) -> bool:
     kinds = config.get("layer_types")
     listed = isinstance(kinds, list) and SLIDING in kinds
     if not config.get("sliding_window") or (is_qwen3 and config.get("use_sliding_window") is False):

@@ -125,7 +125,7 @@ class Tensor(Struct, frozen=True):
         return replace(
             self,
             shape=shape,
-            origin=_joined(
+            origin=_join_rows(
                 self.origin,
                 sum(segment.stop - segment.start for segment in self.origin) // self.shape[0],
                 rows,
@@ -165,7 +165,7 @@ def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ..
     return tuple(pieces)
 
 
-def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tuple[Segment, ...]:
+def _join_rows(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tuple[Segment, ...]:
     places = [
         Segment(segment.stored, start, start + size)
         for segment in origin
@@ -181,7 +181,7 @@ def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tupl
 
 
 class Dimensions(Struct, frozen=True):
-    """Every number that shapes are made of; the MLA ones are 0 for other attention, and the other way round.
+    """Every size that shapes are made of; MLA sizes are 0 for other attention, and vice versa.
 
     An MLA drafter whose query has no LoRA (q_proj in place of q_a_proj and q_b_proj) has a q_lora_rank of 0.
     """
@@ -335,7 +335,7 @@ class DraftVocabulary(Struct, frozen=True):
 
     @property
     def how(self) -> str:
-        """How it was found out, in words."""
+        """The evidence for it, in words."""
         return f"{self.form}{', as t2d confirms' * self.is_confirmed}"
 
     @property
@@ -450,7 +450,7 @@ def read_vocabulary(
     """
     used = _marked(t2d)
     if used is not None and len(used) != draft_vocab:
-        raise RefusedError(_miscounted(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
+        raise RefusedError(_count_mismatch(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
     if d2t is None:
         if used is None:
             raise RefusedError(
@@ -459,7 +459,7 @@ def read_vocabulary(
                 "d2t-missing",
             )
         return DraftVocabulary(used, "from t2d")
-    readings = _readings(d2t, used, vocab)
+    readings = _fitting_readings(d2t, used, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
     if not fits:
         text = f"d2t does not fit as --source-semantics d2t={answer} says; leave it out"
@@ -487,11 +487,11 @@ def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tu
     """Return the faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
     used, problems = _marked(t2d), list[Fault]()
     if used is not None and len(used) != draft_vocab:
-        problems.append(Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"))
+        problems.append(Fault("draft-vocabulary-size", _count_mismatch(len(used), draft_vocab), "t2d"))
         used = None
     if d2t is None:
         return tuple(problems)
-    readings = _readings(d2t, used, vocab)
+    readings = _fitting_readings(d2t, used, vocab)
     targets = readings.get("offset") or offset_targets(d2t)
     if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or used is None):
         text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
@@ -523,7 +523,7 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
     is_marked = used is not None and len(t2d) == vocab and len(used) == draft_vocab
     if d2t is None or len(d2t) != draft_vocab:
         return (FROM_T2D,) if is_marked else ()
-    if is_marked and _readings(d2t, used, vocab):
+    if is_marked and _fitting_readings(d2t, used, vocab):
         return ()
     # zeros are no map of a reduced vocabulary unless t2d marks the first tokens
     is_mapped = any(d2t) and _is_valid(offset_targets(d2t), vocab)
@@ -579,10 +579,10 @@ def is_ascending(numbers: Sequence[Any]) -> bool:
 
 def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
     """Whether d2t fits as offsets and as absolute ids, with no t2d to tell."""
-    return t2d is None and any(d2t) and len(_readings(d2t, None, vocab)) > 1
+    return t2d is None and any(d2t) and len(_fitting_readings(d2t, None, vocab)) > 1
 
 
-def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
+def _fitting_readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
     return {
         kind: targets
         for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))
@@ -594,7 +594,7 @@ def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
     }
 
 
-def _miscounted(marked: int, draft_vocab: int) -> str:
+def _count_mismatch(marked: int, draft_vocab: int) -> str:
     return (
         f"t2d marks {marked} target tokens and the draft vocabulary has {draft_vocab}; restore both from the"
         " trainer"

@@ -181,15 +181,17 @@ def unversioned_behaviour(engine: str) -> Behaviour:
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """Return all that the entries of a release state, merged."""
     ranges = enumerate(entry["range"] for entry in load(engine)["behaviour"])
-    return _merged(engine, tuple(number for number, specifier in ranges if is_within(specifier, release)))
+    return _merged_entries(
+        engine, tuple(number for number, specifier in ranges if is_within(specifier, release))
+    )
 
 
 @cached
-def _merged(engine: str, entries: tuple[int, ...]) -> Mapping[str, Any]:
+def _merged_entries(engine: str, entries: tuple[int, ...]) -> Mapping[str, Any]:
     # by beginnings, which most releases share
     if not entries:
         return {}
-    return dict(merge(_merged(engine, entries[:-1]), load(engine)["behaviour"][entries[-1]]))
+    return dict(merge(_merged_entries(engine, entries[:-1]), load(engine)["behaviour"][entries[-1]]))
 
 
 def merge(before: Any, change: Any) -> Any:
@@ -313,7 +315,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
     """Return the layers that `runner` captures for a drafter with this config."""
     for path in runner.id_places:
         if ids := ids_at(config, path):
-            return _explicit(runner, path, ids, target)
+            return _layers_of_ids(runner, path, ids, target)
         if value_at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
             break
     # of a target of unknown model_type, what it takes for most
@@ -322,7 +324,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
     return CapturedLayers(runner.label, runner.without_ids, None, boundaries, default)
 
 
-def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
+def _layers_of_ids(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
     place, is_output = PLACES.get(path, path), path in runner.output_places
     adds = is_output or adds_one(runner, ids, target)
     if adds is None:

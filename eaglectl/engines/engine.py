@@ -69,24 +69,26 @@ def network_reading(
 
     `captured` are the layers by the runners that the release may use; they have to agree.
     """
-    values = {applied.fact.misread: _value(applied.fact.misread, view, captured) for applied in differing}
+    values = {
+        applied.fact.misread: _misread_value(applied.fact.misread, view, captured) for applied in differing
+    }
     if None in values.values():
         return None
     switches = {name: values[name] for name in get_args(Switch) if name in values}
     return NetworkReading(engine, values.get("aux layers"), switches, values.get("rope base"))
 
 
-def _value(kind: Misread | None, view: View, captured: Mapping[str, CapturedLayers]) -> Any:
+def _misread_value(kind: Misread | None, view: View, captured: Mapping[str, CapturedLayers]) -> Any:
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
     if kind == "aux layers":
-        return _captured(view, {layers.boundaries for layers in captured.values()})
+        return _misread_layers(view, {layers.boundaries for layers in captured.values()})
     trained = getattr(view.drafter.norms, kind or "", None)
     return not trained if trained or (trained is not None and kind not in WITH_TENSORS) else None
 
 
-def _captured(view: View, several: set[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+def _misread_layers(view: View, several: set[tuple[int, ...] | None]) -> tuple[int, ...] | None:
     (boundaries, *others), listed = several, view.drafter.aux.listed
     if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
         return None

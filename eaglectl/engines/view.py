@@ -342,7 +342,7 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def target_reading(self) -> TargetReading | None:
-        """What the release does with the target; None where nothing names its kind."""
+        """The release's reading of the target; None for a target of unknown kind."""
         return read_captures(self.engine, self.release, self.view.drafter.target)
 
     @cached_property

@@ -120,7 +120,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 @contextmanager
-def _naming(source: Source) -> Iterator[None]:
+def _errors_name_source(source: Source) -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
@@ -141,7 +141,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
     Tensor data is read only to compare it with eaglectl.json, where that is there, and not with
     `headers_only`. Raises UnreadableError (see each message).
     """
-    with _naming(source):
+    with _errors_name_source(source):
         config = read_config(source)
         scattered, nested = frozenset[str](), ""
         if files := pickle_files(source):
@@ -205,7 +205,7 @@ def _read_weights(
 def read_weight_file(path: Path) -> Checkpoint:
     """Read the header of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
     source = FolderSource(path.parent, path.name)
-    with _naming(source):
+    with _errors_name_source(source):
         header = _read_header(source, path.name, FIRST_READ)
     return Checkpoint(
         source, {}, {tensor.name: tensor for tensor in header.tensors}, header.metadata, (path.name,), {}
@@ -240,7 +240,7 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             error=RefusedError,
         )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
-    with _naming(source):
+    with _errors_name_source(source):
         config = _read_object(source, file, is_target=is_target)
         count = _count_keys(config)
         check(
@@ -266,7 +266,7 @@ def _no_config(source: Source, *, is_target: bool) -> str:
     about = f"{source.place} has no config.json"
     if words := export_words(source.names()):
         return f"{about}; {words}"
-    if below := _below(source, "target" if is_target else "checkpoint"):
+    if below := _folders_hint(source, "target" if is_target else "checkpoint"):
         return f"{about}{below}"
     if is_target:
         return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
@@ -276,7 +276,7 @@ def _no_config(source: Source, *, is_target: bool) -> str:
     )
 
 
-def _below(source: Source, kind: str = "checkpoint") -> str:
+def _folders_hint(source: Source, kind: str = "checkpoint") -> str:
     folders = folders_with_config(source.root) if isinstance(source, FolderSource) else ()
     if not isinstance(source, FolderSource) or not folders:
         return ""
@@ -301,7 +301,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         raise RefusedError(f"{source.place} has no weights that eaglectl reads: {words}", "not-a-drafter")
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
-        about += _below(source)
+        about += _folders_hint(source)
     else:
         need = (
             "get it: each of them has a part of the weights" if are_shards(files) else "name the one to read"
@@ -396,7 +396,7 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
-    path, mode = Path(text), _mode(text) if text else 0  # an empty name is no folder, and not this one
+    path, mode = Path(text), _file_mode(text) if text else 0  # an empty name is no folder, and not this one
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
@@ -467,7 +467,7 @@ def on_disk(text: str, *, has_weights: bool = True) -> str:
 
     Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
     """
-    mode = _mode(text)
+    mode = _file_mode(text)
     if hub_name(text):
         return str(open_folder(text).root)
     if S_ISDIR(mode):
@@ -477,10 +477,10 @@ def on_disk(text: str, *, has_weights: bool = True) -> str:
 
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """Return the repository and revision that `text` names; None for a local file or another name."""
-    return split_name(text) if is_hub_name(text) and not _mode(text) else None
+    return split_name(text) if is_hub_name(text) and not _file_mode(text) else None
 
 
-def _mode(text: str) -> int:
+def _file_mode(text: str) -> int:
     check((is_url(text), f"{text} is a URL, from which nothing is read; {GIVE}"), error=UnreadableError)
     try:
         return 0 if text.startswith(SCHEME) else Path(text).stat().st_mode

@@ -41,7 +41,7 @@ def sha256(data: bytes = b"") -> "_Hash":
 
 
 class Stamp(Struct, frozen=True):
-    """What tells one state of a file from another; times are in nanoseconds."""
+    """The identity of one state of a file; times are in nanoseconds."""
 
     device: int
     inode: int

@@ -155,10 +155,10 @@ def _read(
         with hub_calls() as session, session.stream("GET", url, **options) as response:
             if "Range" in headers and response.headers.get("content-encoding", "identity") != "identity":
                 raise TransferError("sends a range compressed, although it was asked not to")
-            return response.status_code, response.headers, b"".join(_pieces(response, most))
+            return response.status_code, response.headers, b"".join(_timed_pieces(response, most))
 
     try:
-        answer: tuple[int, Mapping[str, str], bytes] = _repeated(read)
+        answer: tuple[int, Mapping[str, str], bytes] = _retry_broken_bodies(read)
     except OSError as error:
         raise failed(request, TransferError(f"cannot be reached ({type(error).__name__})")) from None
     except Exception as error:  # of the client or its transport: the text may hold the token
@@ -168,7 +168,7 @@ def _read(
     return answer
 
 
-def _repeated(act: Callable[[], Any]) -> Any:
+def _retry_broken_bodies(act: Callable[[], Any]) -> Any:
     """Return the result of `act`, called again by the policy if the body of an answer breaks off."""
     retries = Retries(is_repeatable=True)
     while True:
@@ -180,7 +180,7 @@ def _repeated(act: Callable[[], Any]) -> Any:
             retries.wait_after(failure)
 
 
-def _pieces(response: Any, most: int) -> Iterator[bytes]:
+def _timed_pieces(response: Any, most: int) -> Iterator[bytes]:
     end, count = time.monotonic() + PATIENCE + most / SLOWEST, 0
     for piece in response.iter_bytes():
         yield piece
@@ -327,7 +327,7 @@ class HubSource:
         request = self.request
         with DOWNLOADS, hub_calls():
             try:
-                root = _repeated(
+                root = _retry_broken_bodies(
                     partial(
                         load_client().snapshot_download,
                         request.repo,

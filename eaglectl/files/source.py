@@ -74,7 +74,7 @@ SHA1_DIGITS = 40
 
 
 class ListedDigests(Struct, frozen=True):
-    """What a Hub lists of files at one commit: `sha256` of those in LFS, `git_ids` of the others."""
+    """The digests that a Hub lists at one commit: `sha256` of files in LFS, `git_ids` of the others."""
 
     sha256: dict[str, str]
     git_ids: dict[str, str]

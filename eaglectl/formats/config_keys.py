@@ -361,7 +361,7 @@ ROPE: dict[str, dict[str, Any]] = {
 }
 
 
-def _maybe(kind: dict[str, Any]) -> dict[str, Any]:
+def _nullable(kind: dict[str, Any]) -> dict[str, Any]:
     types = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
     return {**kind, "type": [*types, "null"]}
 
@@ -378,11 +378,11 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "head_dim": (SIZE, "Width of one head, in channels; hidden_size / num_attention_heads where absent."),
     "vocab_size": (SIZE, "Tokens of the target's vocabulary."),
     "draft_vocab_size": (
-        _maybe(SIZE),
+        _nullable(SIZE),
         "Tokens that the drafter can propose: rows of lm_head; the whole vocabulary where null.",
     ),
     "target_hidden_size": (
-        _maybe(SIZE),
+        _nullable(SIZE),
         "Width of the target's hidden states, in channels; hidden_size where absent.",
     ),
     "max_position_embeddings": (SIZE, "Longest context that the rotary table covers, in tokens."),
@@ -400,25 +400,25 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pretraining_tp": (COUNT, "Left from older transformers; engines ignore it."),
     "rope_theta": (
-        _maybe(POSITIVE),
+        _nullable(POSITIVE),
         "Base of the rotary frequencies; 10000 where absent, never the target's.",
     ),
     "rope_scaling": (
-        _maybe(OBJECT),
+        _nullable(OBJECT),
         "How rotary frequencies are stretched (rope_type, factor, ...); not at all where null.",
     ),
-    "rope_parameters": (_maybe(OBJECT), "transformers 5: rope_theta and the scaling in one object."),
+    "rope_parameters": (_nullable(OBJECT), "transformers 5: rope_theta and the scaling in one object."),
     "tie_word_embeddings": (FLAG, "Whether lm_head is the embedding; a drafter has its own."),
-    "torch_dtype": (_maybe(TEXT), "Type of the weights: bfloat16, float16, float32."),
-    "dtype": (_maybe(TEXT), "transformers 5: torch_dtype."),
-    "bos_token_id": (_maybe(TOKENS), "Token at the beginning of a text."),
-    "eos_token_id": (_maybe(TOKENS), "Token, or tokens, that end a text."),
+    "torch_dtype": (_nullable(TEXT), "Type of the weights: bfloat16, float16, float32."),
+    "dtype": (_nullable(TEXT), "transformers 5: torch_dtype."),
+    "bos_token_id": (_nullable(TOKENS), "Token at the beginning of a text."),
+    "eos_token_id": (_nullable(TOKENS), "Token, or tokens, that end a text."),
     "pad_token_id": (
-        _maybe({"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),  # -1: none
+        _nullable({"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),  # -1: none
         "Token that fills a batch.",
     ),
     "sliding_window": (
-        _maybe(COUNT),
+        _nullable(COUNT),
         "Tokens that attention looks back, where a layer slides; the whole context where null.",
     ),
     "use_sliding_window": (FLAG, "Whether attention slides."),
@@ -428,9 +428,12 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
         "Attention of each layer of the drafter: full_attention or sliding_attention.",
     ),
     "use_cache": (FLAG, "Whether transformers keeps keys and values; engines ignore it."),
-    "transformers_version": (_maybe(TEXT), "Version of transformers that wrote the file."),
-    "quantization_config": (_maybe(OBJECT), "How the weights are quantised; only beside quantised weights."),
-    "q_lora_rank": (_maybe(SIZE), "MLA: rank of the compressed query; engines need one."),
+    "transformers_version": (_nullable(TEXT), "Version of transformers that wrote the file."),
+    "quantization_config": (
+        _nullable(OBJECT),
+        "How the weights are quantised; only beside quantised weights.",
+    ),
+    "q_lora_rank": (_nullable(SIZE), "MLA: rank of the compressed query; engines need one."),
     "kv_lora_rank": (
         SIZE,
         "MLA: rank of the compressed keys and values; with qk_rope_head_dim 320, 512 or 576 in vLLM.",
@@ -446,8 +449,8 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "num_aux_hidden_states": (SIZE, "Hidden states of the target that fc takes; 3 where absent."),
     "eagle_config": (OBJECT, "What engines and trainers keep for EAGLE alone."),
     "use_aux_norm": (FLAG, "SGLang's older name of fc_norm."),
-    "mask_token_id": (_maybe(COUNT), "P-EAGLE: the token that stands for those not yet known."),
-    "target_model_type": (_maybe(TEXT), "model_type of the target."),
+    "mask_token_id": (_nullable(COUNT), "P-EAGLE: the token that stands for those not yet known."),
+    "target_model_type": (_nullable(TEXT), "model_type of the target."),
 }
 # keys of eagle_config; layer ids are declared by each producer (Format.ids)
 EAGLE_CONFIG: dict[str, tuple[dict[str, Any], str]] = {
@@ -525,30 +528,30 @@ def is_within(kind: Mapping[str, Any], value: float) -> bool:
 
 def number_notes(config: Mapping[str, Any]) -> Iterator[Note]:
     """Yield a problem for each number of a config that cannot be what its key means."""
-    for place, text in _unfit(config):
+    for place, text in _invalid_numbers(config):
         is_rope = place.startswith(ROPE_TABLES) or place in ("rope_theta", *PARTIAL)
         yield Note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
 
 
 def check_numbers(config: Mapping[str, Any]) -> None:
     """Raise RefusedError for a config to write in which a number cannot be what its key means."""
-    for place, text in _unfit(config):
+    for place, text in _invalid_numbers(config):
         raise RefusedError(text, "value-types", f"config.json:{place}")
 
 
-def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _invalid_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for prefix in ("", f"{LAYER}.", "eagle_config."):
         table = config.get(prefix[:-1]) if prefix else config
         for key, value in table.items() if isinstance(table, Mapping) else ():
             if key in ROPE_TABLES and isinstance(value, Mapping):
                 yield from _unfit_rope(f"{prefix}{key}", value)
-            elif not _fits(kind := KINDS.get(key, {}), value):
+            elif not _are_numbers_valid(kind := KINDS.get(key, {}), value):
                 yield prefix + key, f"config.json: {prefix}{key} is {value!r}; {_expected(kind)} was expected"
 
 
-def _fits(kind: Mapping[str, Any], value: Any) -> bool:
+def _are_numbers_valid(kind: Mapping[str, Any], value: Any) -> bool:
     if isinstance(value, list) and "items" in kind:
-        return all(_fits(kind["items"], item) for item in value)
+        return all(_are_numbers_valid(kind["items"], item) for item in value)
     if not _is_number(value):
         return True
     return is_within(kind, value) and (

@@ -322,7 +322,7 @@ SCALINGS = ("plain", "rope_scaling", "rope_parameters")
 
 
 class RopeAnswer(Struct, frozen=True):
-    """What --source-semantics rope= says of the base and of the scaling; None where it says nothing.
+    """The answer of --source-semantics rope= on the base and on the scaling; None for an open half.
 
     "stored" and "target" are of both; a number is a base, and "plain" no scaling; "rope_scaling" and
     "rope_parameters" are the scaling that stands there. "10000,plain" and "target,plain" are of both halves.

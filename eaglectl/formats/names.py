@@ -160,7 +160,7 @@ def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bo
         if is_known(name)
     }
     for name, stored in names.tensors.items():
-        for part in _split(name, stored, dims):
+        for part in _split_rows(name, stored, dims):
             check(
                 (
                     part.name in tensors,
@@ -221,7 +221,7 @@ def _join_halves(module: str, names: Names, dims: Dimensions) -> Tensor:
     )
 
 
-def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
+def _split_rows(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
     parts = _split_fused(name)
     if not parts:
         return
@@ -336,7 +336,7 @@ def note_names(
     keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
 ) -> None:
     """Note the problems of missing tensors and of tensors without a place."""
-    for name in sorted(_required(dims, tensors) - set(tensors)):
+    for name in sorted(_required_names(dims, tensors) - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
         keys.note(
             not packed & set(tensors),
@@ -390,7 +390,7 @@ TOGETHER = (
 )
 
 
-def _required(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
+def _required_names(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
     parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     if dims.attention == "MLA":
         parts = (

@@ -86,10 +86,10 @@ def read_aux_layers(
     unknown = {key: value for key, value in unread.items() if value not in shifted}
     keys.notes.extend([ids_question(key, value) for key, value in unknown.items()])
     if lists:
-        return _boundaries(keys, format, count, target, _meaning(keys, format, lists, target, answers))
+        return _layers_of_ids(keys, format, count, target, _ids_meaning(keys, format, lists, target, answers))
     if unknown:
         return AuxLayers(count, None, False, f"ids under a key that is not read ({listed(unknown)})")
-    return _default(keys, format, count, target)
+    return _default_layers(keys, format, count, target)
 
 
 def _read_ids(keys: Keys, place: str) -> Ids:
@@ -103,7 +103,7 @@ def _read_ids(keys: Keys, place: str) -> Ids:
     return tuple(keys.get(place, list) or ())
 
 
-def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning: Meaning) -> AuxLayers:
+def _layers_of_ids(keys: Keys, format: Format, count: int, target: Target, meaning: Meaning) -> AuxLayers:
     ids, convention, how = meaning
     if convention is None or len(ids) != count:
         if convention:
@@ -164,11 +164,11 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
     )
 
 
-def _meaning(
+def _ids_meaning(
     keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
 ) -> Meaning:
     key, ids = next(iter(lists.items()))
-    readings = {place: _readings(keys, format, place, ids) for place, ids in lists.items()}
+    readings = {place: _possible_boundaries(keys, format, place, ids) for place, ids in lists.items()}
     pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
     if pair := next(pairs, None):
         is_believed = not format.is_layout and _is_certain(keys, format, key)
@@ -177,12 +177,14 @@ def _meaning(
             return ids, None, "lists that disagree"
     elif key in COMMON_PLACES and {TOP_IDS, NESTED_IDS} <= set(lists):
         top, nested = lists[TOP_IDS], lists[NESTED_IDS]
-        is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
+        is_boundary = (
+            answers.aux_convention is None and _declared_convention(format, NESTED_IDS) == "boundary"
+        )
         if top == nested and is_boundary:  # one list, which can only have one convention
             return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
         if nested == tuple(j - 1 for j in top):
             return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-    return _convention(keys, format, key, ids, target, answers)
+    return _choose_convention(keys, format, key, ids, target, answers)
 
 
 def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], believed: str) -> Note:
@@ -195,7 +197,8 @@ def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str
         text = f"{text}; {format.title}'s trainer reads {believed}"
         return Note("warning", "aux layers", text, "aux-lists")
     layers = (
-        (place, to_boundaries(ids, _declared(format, place) or "boundary")) for place, ids in lists.items()
+        (place, to_boundaries(ids, _declared_convention(format, place) or "boundary"))
+        for place, ids in lists.items()
     )
     return question(
         "aux layers",
@@ -205,17 +208,19 @@ def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str
     )
 
 
-def _readings(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
-    declared = "boundary" if place == VLLM_IDS else _declared(format, place)
+def _possible_boundaries(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
+    declared = "boundary" if place == VLLM_IDS else _declared_convention(format, place)
     is_known = declared and (place == VLLM_IDS or _is_certain(keys, format, place))
     conventions = (declared,) if declared and is_known else get_args(Convention)
     readings = {to_boundaries(ids, convention) for convention in conventions}
     return {tuple(sorted(layers)) for layers in readings} if format.orders_ids else readings
 
 
-def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Meaning:
+def _choose_convention(
+    keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers
+) -> Meaning:
     where, answer = COMMON_PLACES.get(key, f"ids in {key}"), answers.aux_convention
-    declared, depth = _declared(format, key), target.depth
+    declared, depth = _declared_convention(format, key), target.depth
     is_certain, pattern = _is_certain(keys, format, key), convention_by_pattern(ids, depth)
     # a trainer's usual outputs of layers at the top level, where vLLM reads boundaries
     is_copy = not is_certain and key == TOP_IDS and declared != "output" and pattern == "output"
@@ -269,11 +274,11 @@ def _convention_question(
 def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool:
     is_known = format.is_signed or depth is not None or key not in COMMON_PLACES
     # these look like lmsys' or nvidia's ids, copied into a speculators config
-    is_copied = _declared(format, key) == "boundary" and ids[0] == 1 and len(ids) == 3
+    is_copied = _declared_convention(format, key) == "boundary" and ids[0] == 1 and len(ids) == 3
     return is_known and not is_copied
 
 
-def _declared(format: Format, key: str) -> Convention | None:
+def _declared_convention(format: Format, key: str) -> Convention | None:
     """Return the convention that the producer declares for ids at this place.
 
     None at the top level where the producer writes none: others put them there, for an engine.
@@ -291,7 +296,7 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
     return place is not None and (place.is_certain or first in place.certain_in)
 
 
-def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+def _default_layers(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
     default, depth = format.training_default, target.depth
     boundaries = default.at(depth) if default and depth else None
     words, size = (default.words, len(default.at(LARGE_DEPTH))) if default else ("", count)
@@ -626,8 +631,10 @@ def read_rope(
     bases = {place: base for place, base in bases.items() if base is not None}
     for place, base in bases.items():
         _check_number(place, base, place.partition(".")[0])
-    scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
-    _ask(keys, answers, bases, scalings)
+    scalings = {
+        name: scaling for name, table in tables.items() if (scaling := _checked_scaling(table)) is not None
+    }
+    _ask_contradictions(keys, answers, bases, scalings)
     keys.note(
         not bases,
         "note",
@@ -635,7 +642,7 @@ def read_rope(
         "config has no rope_theta; every loader then uses 10000, and it is written so",
     )
     base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
-    return _answered(
+    return _with_answers(
         Rope(
             base,
             scaling,
@@ -671,7 +678,7 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
         yield Note("note", "rope_scaling", f"{about}; {outcome}", "partial-rotary")
 
 
-def _answered(
+def _with_answers(
     rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
 ) -> Rope:
     target_rotary = target.rope
@@ -693,7 +700,7 @@ def _answered(
     return replace(rope, scaling=scalings_by_answer.get(answer.scaling or "", rope.scaling))
 
 
-def _ask(
+def _ask_contradictions(
     keys: Keys, answers: Answers, bases: Mapping[str, float], scalings: Mapping[str, Mapping[str, Any]]
 ) -> None:
     answer = RopeAnswer.of(answers)
@@ -767,7 +774,7 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
     return is_interleaved
 
 
-def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _checked_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     kind = raw.get("rope_type", raw.get("type", "default"))
     check(
         (

@@ -20,7 +20,7 @@ MOST_SETS = 3
 
 
 class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where figures were read: its address, its date, and what holds for all of its figures.
+    """The source of figures: its address, its date, and what holds for all of its figures.
 
     `date` is that of the figures where their source states it, else the month in which they were read.
     `temperature` and `prompts` (of a set) are None where the source states none. `comparable` are

@@ -113,7 +113,7 @@ LEAST_NUMBERS, LEAST_WIDTH = 1 << 12, 64
 
 
 class Range(Struct, frozen=True):
-    """What trained drafters have of a statistic, and the limits beyond which a rule speaks."""
+    """The values of a statistic in trained drafters, and the limits beyond which a rule reports."""
 
     what: str
     lowest: float

@@ -74,15 +74,17 @@ def scan(
         }
         for (tensor, start, stop), looks in zip(
             pieces,
-            (map if jobs == 1 else pool.map)(lambda piece: _read(files[piece[0].file], *piece), pieces),
+            (map if jobs == 1 else pool.map)(
+                lambda piece: _read_blocks(files[piece[0].file], *piece), pieces
+            ),
             strict=True,
         ):
             blocks[tensor.name] += looks
             counter.add(stop - start)
-    return {tensor.name: _summary(tensor.dtype, blocks[tensor.name]) for tensor in floats}
+    return {tensor.name: _join_blocks(tensor.dtype, blocks[tensor.name]) for tensor in floats}
 
 
-def _read(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) -> list[_Block]:
+def _read_blocks(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) -> list[_Block]:
     step, blocks = _block_size(tensor), list[_Block]()
     columns = tensor.shape[1] if len(tensor.shape) == 2 and step % tensor.row_bytes == 0 else 0
     buffer = memoryview(bytearray(min(step, stop - start)))
@@ -94,7 +96,7 @@ def _read(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) -> list[_
             raise UnreadableError(
                 f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
             )
-        blocks.append(_look(block, tensor.dtype, columns))
+        blocks.append(_summarise_block(block, tensor.dtype, columns))
     return blocks
 
 
@@ -111,7 +113,7 @@ def _zero_rows(words: Words, columns: int, magnitude: int) -> int:
     return len(rows) - int((rows & magnitude).any(axis=1).sum())
 
 
-def _look(block: memoryview, dtype: str, columns: int) -> _Block:
+def _summarise_block(block: memoryview, dtype: str, columns: int) -> _Block:
     form = FLOAT_FORMATS[dtype]
     words: Words = np.frombuffer(block, f"<u{form.width}")
     # two reductions without a temporary array: the largest positive number, and the largest negative one
@@ -127,7 +129,7 @@ def _look(block: memoryview, dtype: str, columns: int) -> _Block:
     return len(words), peak, count, first, int(words[0]) if is_constant else None, zeros
 
 
-def _summary(dtype: str, blocks: Sequence[_Block]) -> Summary:
+def _join_blocks(dtype: str, blocks: Sequence[_Block]) -> Summary:
     place, peak = 0, max((block[1] for block in blocks), default=0)
     for size, _, bad, first, *_ in blocks:
         if bad:

@@ -71,7 +71,7 @@ class Service(Struct, frozen=True):
 def services() -> Iterator[Service]:
     """Yield every engine, layout, version and attention for which the layout has a place."""
     for engine, format, version, attention in product(ENGINES.values(), FORMATS, NORMS, ATTENTION):
-        if checkpoint := _written(format, engine.name, version, attention):
+        if checkpoint := _written_view(format, engine.name, version, attention):
             verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]
             serving = tuple(verdict.release for verdict in verdicts if verdict.outcome.is_served)
             yield Service(engine.name, format.name, version, attention, serving, verdicts[-1].reasons)
@@ -109,7 +109,7 @@ def ideal(version: str, attention: str) -> Drafter:
     )
 
 
-def _written(format: Format, engine: str, version: str, attention: str) -> View | None:
+def _written_view(format: Format, engine: str, version: str, attention: str) -> View | None:
     layout, drafter, family = format.layout, ideal(version, attention), ATTENTION[attention]
     if layout is None or family not in layout.architectures or format.is_parallel:
         return None

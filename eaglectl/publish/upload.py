@@ -98,10 +98,10 @@ def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[
 
 
 class FrozenSource(FolderSource, frozen=True, eq=False):
-    """A folder with the names that it had and the files that were hashed, and no others.
+    """A folder with its names and hashed files at one moment, and no others.
 
-    Small files are read from memory, the others from the disk: `check_unchanged`, after they were read, says
-    whether they were those that were hashed.
+    Small files are read from memory, the others from the disk: `check_unchanged`, called after reading, tells
+    whether the hashed files were read.
     """
 
     listing: tuple[str, ...] = ()

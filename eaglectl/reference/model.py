@@ -84,7 +84,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Slots(NamedTuple):
-    """What attention reads at some slots: `x` [batch, slots, input] and `positions` [batch, slots]."""
+    """The inputs of attention at some slots: `x` [batch, slots, input] and `positions` [batch, slots]."""
 
     x: torch.Tensor
     positions: torch.Tensor

@@ -62,7 +62,7 @@ class GeneratedSequence(Struct, frozen=True):
 
 
 class DraftInput(NamedTuple):
-    """What the target verified last, as the drafter's next input.
+    """The drafter's next input: the tokens that the target verified last, with their states.
 
     `states` [batch, time, aux*target_hidden] are aux hidden states, `tokens` the tokens after them, with
     their `positions`; `valid` is true for tokens that were accepted, not padding. The last three are [batch,

@@ -38,7 +38,7 @@ class AuxStates(Struct, frozen=True):
 
 
 class HasStates(HasEmbedding, Protocol):
-    """What has a target's embedding, and its aux hidden states."""
+    """A source of a target's embedding and aux hidden states."""
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Return the aux hidden states of all tokens of these sequences."""
@@ -172,7 +172,7 @@ MIN_SET_STATES = 500  # fed-back states below which the median of a set of promp
 
 
 class Batch(Struct, frozen=True):
-    """Token sequences that are run together, and the set of prompts that each belongs to."""
+    """Token sequences to run together, and the set of prompts of each."""
 
     texts: Sequence[Sequence[int]]
     sets: Sequence[str]

@@ -59,9 +59,9 @@ TRYING = "trying aux layers"
 class LayerSearch(Struct, frozen=True):
     """What came of the search: `found` are other boundaries that draft better, or None.
 
-    The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
-    its interval holds no gain. `alike` are boundaries one off, or trainers' default, that draft as well on
-    them, as far as they tell. `tried` counts the sets of boundaries.
+    The figures of `found` are of the judging prompts; its outcome is "better", or "too few prompts" if its
+    interval holds no gain. `alike` are boundaries one layer off, or trainers' default, that draft as well on
+    those prompts. `tried` counts the sets of boundaries.
     """
 
     stated: Boundaries
@@ -226,9 +226,9 @@ class MeasuredAnswer(Struct, frozen=True):
     """What came of measuring one question.
 
     `tried` are its choices, the best first, with the acceptance length of `k` tokens drafted from every
-    position. `ratio` is the best's over that of `rival`, the choice that comes nearest, with its paired 95 %
-    interval over `prompts`; `p_value` is the largest of all rivals, corrected for their number.
-    `prompts_needed`: how many prompts like these would tell the two apart; None where no number is known to.
+    position. `ratio` is the best's length over that of `rival`, the nearest choice, with its paired 95 %
+    interval over `prompts`. `p_value` is the largest of all rivals, corrected for their number.
+    `prompts_needed` is the number of such prompts that would tell the two apart, None if unknown.
     `layers_searched` counts the sets of layers that the search tried.
     """
 
@@ -274,7 +274,7 @@ class MeasuredAnswer(Struct, frozen=True):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What eaglectl.json keeps."""
+        """The entry of eaglectl.json."""
         return {
             "about": self.question.about,
             "question": self.question.text,

@@ -14,7 +14,7 @@ from eaglectl.run.http import MAX_STEPS, Completion, Server
 
 
 class CounterNames(Struct, frozen=True):
-    """How a server calls the counters of drafts, of drafts accepted by position, of tokens, of requests.
+    """A server's names of its counters: drafts, drafts accepted by position, tokens, requests.
 
     `is_rounded`: it prints large counts with six digits, which are then no counts.
     """

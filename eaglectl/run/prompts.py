@@ -374,13 +374,13 @@ class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cached(self) -> Path:
-        """Where the file is kept, below the Hub client's home."""
+        """The path of the cached file, below the Hub client's home."""
         home = Path(load_client().constants.HF_HOME)
         return home / "eaglectl" / "prompts" / f"{self.sha256}{''.join(Path(self.url).suffixes)}"
 
 
 class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
-    """Every set by its name; and those that others measure on and that have no name here, with the reason."""
+    """Every set by its name; and, with the reason, sets that others measure on and that have no name here."""
 
     sets: Mapping[str, PromptSet]
     unnamed: Mapping[str, str]

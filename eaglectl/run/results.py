@@ -93,7 +93,7 @@ class Published(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What others reach, for people: each length that is alike, else what was measured otherwise."""
+        """The lengths in words: the comparable ones, else the range of the others."""
         lines = [length.text for length in self.alike[:MOST_LINES]]
         if len(self.alike) > MOST_LINES:
             lines.append(f"and {len(self.alike) - MOST_LINES} more")
@@ -460,7 +460,7 @@ class DrafterComparison(Struct, frozen=True):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Where there are too few prompts to tell."""
+        """The sets with too few prompts to tell."""
         return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.COULD_NOT_LOOK)
 
 

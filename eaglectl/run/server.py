@@ -79,9 +79,10 @@ HISTOGRAM = "spec_correct_drafts_histogram"
 
 
 class _Engine(Struct, frozen=True):
-    """What answers at the URL: how it counts what is sent (`most` drafts a request), and what it says of
-    itself. `extra` are more keys of each request, `answers` the kind of their answers; `drafter` is its name
-    as the server has it.
+    """The engine at a URL: how it counts sent requests (`most` drafts a request), and its reported settings.
+
+    `extra` are more keys of each request, `answers` the kind of their answers; `drafter` is its name on the
+    server.
     """
 
     version: str

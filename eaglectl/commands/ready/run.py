@@ -238,7 +238,7 @@ def _errors(findings: Sequence[Finding]) -> list[Finding]:
 
 
 class _Work(Struct, frozen=True):
-    """What the steps of one call share.
+    """The steps of one call of `ready`, and the values that they share.
 
     `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
     are the gaps of those that were tried and could not be made.
@@ -357,7 +357,7 @@ class _Work(Struct, frozen=True):
         serving = [state for state in result.engines if state.is_serving]
         # each release that was asked for shall serve it, else any
         if len(serving) < (len(result.engines) if is_named else 1):
-            return _unserved(result)
+            return _without_serving(result)
         findings = _errors(result.inspection.findings if report is None else report.findings)
         if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
             problem = "" if report is None else report.problem
@@ -376,7 +376,7 @@ class _Work(Struct, frozen=True):
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._with_diagnosis(result, report)
-        if losses := list(filter(None, map(_loss, states))):
+        if losses := list(filter(None, map(_regression, states))):
             return replace(result, verdict=CheckVerdict.FAIL, reason=losses[0])
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [state.final.gap for state in states if state.final.gap in self.failed]
@@ -493,7 +493,7 @@ class _Work(Struct, frozen=True):
         return self.runs[key]
 
 
-def _unserved(result: Readiness) -> Readiness:
+def _without_serving(result: Readiness) -> Readiness:
     others = [state for state in result.engines if not state.is_serving]
     is_known = any(state.final.outcome.is_known_wrong for state in others)
     reasons = grouped((_why_not(state), state) for state in others)
@@ -510,7 +510,7 @@ def _why_not(state: EngineReadiness) -> str:
     return "; ".join(state.final.reasons or state.stored.reasons or failures) or state.stored.gap
 
 
-def _loss(state: EngineReadiness) -> str:
+def _regression(state: EngineReadiness) -> str:
     change = engine_gain(state)
     if change is None or change.ratio.high >= 1:
         return ""
