@@ -286,6 +286,7 @@ def questions(a: Side, b: Side, subjects: Collection[str]) -> Iterator[str]:
 
 
 def _boundaries(a: Side, b: Side) -> tuple[FactState, str] | None:
+    # the state of the aux layers, and why; None if both are known, so that values decide
     aux_a, aux_b = a.drafter.aux, b.drafter.aux
     if aux_a.boundaries is not None and aux_b.boundaries is not None:
         return None

@@ -140,6 +140,7 @@ class ProgressBar:
             self.stop()
 
     def _print_lines(self, progress: Progress) -> None:
+        # without a bar: each large transfer once, and the time left when it is long or was far off
         total, seconds, work = progress.total or 0, progress.seconds or 0.0, progress.whole or progress.stage
         if progress.unit == "bytes" and total >= LARGE and self.shown != (progress.stage, True):
             self.shown = progress.stage, True

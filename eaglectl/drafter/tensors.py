@@ -166,6 +166,7 @@ def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ..
 
 
 def _join_rows(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tuple[Segment, ...]:
+    # the segments of these rows, in this order; neighbours in a file become one segment
     places = [
         Segment(segment.stored, start, start + size)
         for segment in origin
@@ -583,6 +584,7 @@ def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
 
 
 def _fitting_readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
+    # the meanings of d2t that give a valid draft vocabulary, that of t2d if there is one
     return {
         kind: targets
         for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))

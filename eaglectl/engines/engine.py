@@ -79,6 +79,7 @@ def network_reading(
 
 
 def _misread_value(kind: Misread | None, view: View, captured: Mapping[str, CapturedLayers]) -> Any:
+    # the value that the engine uses for a fact of this kind; None if that is not known
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None

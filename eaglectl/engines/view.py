@@ -133,6 +133,7 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
 
 
 def _unlisted(other: Mapping[str, Any], target: Target, named: str) -> TargetReading:
+    # the reading of a class that no row is of
     if "is_closed" not in other:
         return TargetReading("unknown", named, NEVER_SEEN)
     # all registered classes are known; llama.cpp's converter takes the class of a text_config first

@@ -526,6 +526,7 @@ def read_pickled_table(
 
 
 def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTensor], set[str], str]:
+    # the tensors of torch files, those without one byte range, and a file with nested tensors
     stored: dict[str, StoredTensor] = {}
     scattered, nested = set(), ""
     for file in files:

@@ -205,6 +205,7 @@ def compare_record(
 
 
 def _state(source: "FolderSource | HubSource", name: str, listed_file: StatedFile, record: str) -> FileState:
+    # compare a file with eaglectl.json, once for each state of both
     if not isinstance(source, FolderSource) and listed_file.tensors is not None:
         source = source.downloaded()
     path = source.path(name)

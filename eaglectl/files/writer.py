@@ -330,6 +330,7 @@ def _write(target: int, data: bytes) -> int:
 
 
 def _copy(opened: ExitStack, sources: dict[Path, int], target: int, part: Copy) -> int:
+    # copy a range of a file to the descriptor `target`; `sources` are the files opened so far
     if part.path not in sources:
         sources[part.path] = part.descriptor or opened.enter_context(part.path.open("rb")).fileno()
     position = part.start

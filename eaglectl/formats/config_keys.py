@@ -263,7 +263,7 @@ def mask_token(config: Mapping[str, Any]) -> Any:
 
 def are_ids(place: str, value: Any) -> bool:
     """Whether a value that nobody reads looks like layer ids."""
-    name = _name(place)
+    name = _last_key(place)
     if name in HARMLESS or _ROPE_NAME.search(name):
         return False
     if _is_numbers(value):
@@ -293,7 +293,7 @@ def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
     notes = []
     meanings = MEANINGS[:1] if format.copies_target else MEANINGS
     for place, value in unread.items():
-        name = _name(place)
+        name = _last_key(place)
         meaning = next((meaning for pattern, meaning in meanings if pattern.search(name)), "")
         neutral = [
             default for default in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(default) is bool)
@@ -318,7 +318,7 @@ def _is_numbers(value: Any) -> bool:
     )
 
 
-def _name(place: str) -> str:
+def _last_key(place: str) -> str:
     return place.rpartition(".")[2].lower()
 
 

@@ -444,11 +444,13 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
             f"tensor:{empty}",
         )
     # the most common size; a tensor that differs is then the one reported
-    sizes = [size for place in HIDDEN_PLACES if (size := _size(shapes, place)) is not None]
+    sizes = [size for place in HIDDEN_PLACES if (size := _first_size(shapes, place)) is not None]
     hidden = _stated_or_measured(keys, "hidden_size", max(sizes, key=sizes.count, default=None))
     layers = _stated_or_measured(keys, "num_hidden_layers", len(names.layers), always=True)
     aux, width = _read_aux(keys, shapes, hidden, target)
-    vocab = _stated_or_measured(keys, "vocab_size", _size(shapes, ("t2d", 0), ("embed_tokens.weight", 0)))
+    vocab = _stated_or_measured(
+        keys, "vocab_size", _first_size(shapes, ("t2d", 0), ("embed_tokens.weight", 0))
+    )
     check(
         (
             vocab > LARGEST_VOCABULARY,
@@ -490,7 +492,8 @@ def _plain_shapes(names: Names) -> Shapes:
     }
 
 
-def _size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
+def _first_size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
+    # the size of the first place that the file has
     for name, axis in places:
         if (shape := shapes.get(name)) is not None:
             if axis < len(shape):
@@ -523,7 +526,7 @@ def _stated_or_measured(keys: Keys, key: str, from_tensors: int | None, *, alway
     return value
 
 
-def _whole(name: str, rows: int, by: int, what: str) -> int:
+def _divided(name: str, rows: int, by: int, what: str) -> int:
     check(
         (
             rows % by,
@@ -537,7 +540,7 @@ def _whole(name: str, rows: int, by: int, what: str) -> int:
 
 
 def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
-    key, rows = "draft_vocab_size", _size(shapes, ("lm_head.weight", 0), ("d2t", 0))
+    key, rows = "draft_vocab_size", _first_size(shapes, ("lm_head.weight", 0), ("d2t", 0))
     evidence = f"lm_head and d2t have {rows} rows"
     if rows is None or not keys.disbelieved(key, evidence):
         from_config = keys.get(key, int)
@@ -555,10 +558,10 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
 def _read_intermediate(keys: Keys, shapes: Shapes) -> int:
     """Return the width of the MLP; Llama 4's text model has another key for its dense layers."""
     mlp, own_key = "layers.0.mlp.", "intermediate_size_mlp"
-    width = _size(
+    width = _first_size(
         shapes, (f"{mlp}gate_proj.weight", 0), (f"{mlp}up_proj.weight", 0), (f"{mlp}down_proj.weight", 1)
     )
-    if width is None and (fused := _size(shapes, (f"{mlp}gate_up_proj.weight", 0))):
+    if width is None and (fused := _first_size(shapes, (f"{mlp}gate_up_proj.weight", 0))):
         width = fused // 2
     is_llama4 = keys.config.get(own_key) is not None and keys.config.get("model_type") == "llama4_text"
     return _stated_or_measured(keys, own_key if is_llama4 else "intermediate_size", width)
@@ -569,7 +572,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
 
     Shapes: fc [hidden, aux*width], fc_norm.i [width], input_norm [aux*width].
     """
-    norm_width = _size(shapes, ("fc_norm.0.weight", 0))
+    norm_width = _first_size(shapes, ("fc_norm.0.weight", 0))
     config_width = _read_width(keys, norm_width, target)
     switch = "use_aux_hidden_state"
     if "fc.weight" not in shapes or not keys.disbelieved(switch, "the file has fc.weight"):
@@ -582,7 +585,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             "use-aux-hidden-state",
         )
     norms = len(list(filter(NORM.fullmatch, shapes)))
-    total = _size(shapes, ("fc.weight", 1), ("input_norm.weight", 0))
+    total = _first_size(shapes, ("fc.weight", 1), ("input_norm.weight", 0))
     if total is None:
         raise RefusedError(
             "fc.weight is missing; an EAGLE-3 drafter mixes its aux states with it",
@@ -682,8 +685,8 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
     heads = _stated_or_measured(keys, "num_attention_heads", None)
     kv_stated, dim_stated = keys.get("num_key_value_heads", int), keys.get("head_dim", int)
     head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
-    rows = _size(shapes, (f"{ATTENTION}k_proj.weight", 0), (f"{ATTENTION}v_proj.weight", 0))
-    kv_heads = _whole("k_proj", rows, head_dim, "head_dim") if rows else kv_stated or heads
+    rows = _first_size(shapes, (f"{ATTENTION}k_proj.weight", 0), (f"{ATTENTION}v_proj.weight", 0))
+    kv_heads = _divided("k_proj", rows, head_dim, "head_dim") if rows else kv_stated or heads
     check(
         (
             kv_heads > heads or heads % kv_heads,
@@ -715,11 +718,11 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
 
 
 def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None) -> int:
-    query = _size(shapes, (f"{ATTENTION}q_proj.weight", 0), (f"{ATTENTION}o_proj.weight", 1))
-    fused = _size(shapes, (f"{ATTENTION}qkv_proj.weight", 0))
-    head_dim = _size(shapes, (f"{ATTENTION}q_norm.weight", 0))
+    query = _first_size(shapes, (f"{ATTENTION}q_proj.weight", 0), (f"{ATTENTION}o_proj.weight", 1))
+    fused = _first_size(shapes, (f"{ATTENTION}qkv_proj.weight", 0))
+    head_dim = _first_size(shapes, (f"{ATTENTION}q_norm.weight", 0))
     if head_dim is None and query:
-        head_dim = _whole("q_proj", query, heads, "num_attention_heads")
+        head_dim = _divided("q_proj", query, heads, "num_attention_heads")
     if config_dim and query and query != heads * config_dim and head_dim != config_dim:
         raise RefusedError(
             f"config says {heads} heads of head_dim {config_dim} = {heads * config_dim}, and q_proj has"
@@ -728,7 +731,7 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None)
             "config.json:head_dim",
         )
     if head_dim is None and fused:
-        head_dim = _whole(
+        head_dim = _divided(
             "qkv_proj", fused, heads + 2 * kv_heads, "num_attention_heads + 2 num_key_value_heads"
         )
     head_dim = head_dim or config_dim or 0
@@ -753,11 +756,11 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None)
 
 def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
     def size(*places: tuple[str, int]) -> int | None:
-        return _size(shapes, *((f"{ATTENTION}{name}", axis) for name, axis in places))
+        return _first_size(shapes, *((f"{ATTENTION}{name}", axis) for name, axis in places))
 
     def per_head(name: str, less: int) -> int | None:
         rows = size((name, 0))
-        return rows and _whole(f"{ATTENTION}{name}", rows, heads, "num_attention_heads") - less
+        return rows and _divided(f"{ATTENTION}{name}", rows, heads, "num_attention_heads") - less
 
     heads = _stated_or_measured(keys, "num_attention_heads", size(("w_kc", 0)))
     kv_rank = _stated_or_measured(

@@ -194,8 +194,9 @@ def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str
         " in no convention"
     )
     if believed:
-        text = f"{text}; {format.title}'s trainer reads {believed}"
-        return Note("warning", "aux layers", text, "aux-lists")
+        return Note(
+            "warning", "aux layers", f"{text}; {format.title}'s trainer reads {believed}", "aux-lists"
+        )
     layers = (
         (place, to_boundaries(ids, _declared_convention(format, place) or "boundary"))
         for place, ids in lists.items()
@@ -209,6 +210,7 @@ def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str
 
 
 def _possible_boundaries(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
+    # what the ids at a place may mean: by the declared convention if it is certain, else by each
     declared = "boundary" if place == VLLM_IDS else _declared_convention(format, place)
     is_known = declared and (place == VLLM_IDS or _is_certain(keys, format, place))
     conventions = (declared,) if declared and is_known else get_args(Convention)
@@ -511,6 +513,7 @@ def _read_tensor_flag(
 
 
 def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
+    # the trainer's epsilon for a config without one; a question where the producer has none
     key = "rms_norm_eps"
     about, answer = f"config has no {key}", answers.semantics.get(key)
     if answer is None and not format.has_config_class:

@@ -353,6 +353,7 @@ def _speculators_family(config: Mapping[str, Any]) -> str | None:
 
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
+    # the marks of other families in a config and tensor names, the surest kind first
     for family in FAMILIES:
         values = family.values.items()
         yield from ((family, f"{place} is {value}") for place, value in values if at(config, place) == value)

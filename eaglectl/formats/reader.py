@@ -373,20 +373,30 @@ def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
         if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
     place, depth = next(iter(depths.items()), ("", None))
-    about, is_contradiction = place.rpartition(".")[2], len(set(depths.values())) > 1
-    text = (
-        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
-        " that the drafter belongs to this target"
-    )
-    if is_contradiction:
+    about = place.rpartition(".")[2]
+    if len(set(depths.values())) > 1:
         listed = ", ".join(f"{place}: {value}" for place, value in depths.items())
-        text = f"config states the target's depth as {listed}; none is believed, pass --target"
-    is_other = None not in (depth, target_depth) and depth != target_depth
-    keys.note(is_contradiction or is_other, "warning", about, text, "target-depth")
-    return None if is_contradiction else depth
+        keys.note(
+            True,
+            "warning",
+            about,
+            f"config states the target's depth as {listed}; none is believed, pass --target",
+            "target-depth",
+        )
+        return None
+    keys.note(
+        depth is not None and target_depth is not None and depth != target_depth,
+        "warning",
+        about,
+        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
+        " that the drafter belongs to this target",
+        "target-depth",
+    )
+    return depth
 
 
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
+    # the target, with what the drafter's config states of it where it is unknown
     verifier = at(keys.config, format.target_key)
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))

@@ -86,7 +86,7 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
     choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
     first, second = (
-        FirstPass(stage, boundaries, _at(results, indices), _at(stage.texts, indices))
+        FirstPass(stage, boundaries, _items_at(results, indices), _items_at(stage.texts, indices))
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, file_boundaries))
     )
     best, counts = best_layers(first, stage.drafter, file_boundaries, screens=True)
@@ -105,7 +105,7 @@ def best_layers(
     """
     depth, counts = first.stage.target.depth, dict[Boundaries, int]()
     least = NEAR * first.count_first(model, stated, COARSE) if screens else 0.0
-    moves = chain(*(_moved(stated, place, depth) for place in range(len(stated))))
+    moves = chain(*(_with_boundary_moved(stated, place, depth) for place in range(len(stated))))
     expected = sum(1 for _ in moves) + 1 if screens else None
 
     def score(boundaries: Boundaries) -> int:
@@ -141,14 +141,14 @@ def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
             yield tuple(boundary + step for boundary in boundaries)
 
 
-def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
+def _with_boundary_moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
     for boundary in range(depth + 1):
         others = (*boundaries[:place], boundary, *boundaries[place + 1 :])
         if boundary != boundaries[place] and _is_possible(others, depth):
             yield others
 
 
-def _at(values: Sequence[Any], indices: Sequence[int]) -> list[Any]:
+def _items_at(values: Sequence[Any], indices: Sequence[int]) -> list[Any]:
     return [values[index] for index in indices]
 
 
@@ -163,7 +163,7 @@ def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], dept
     while True:
         before = best
         for place in range(len(best)):
-            best = max([best, *_moved(best, place, depth)], key=score)
+            best = max([best, *_with_boundary_moved(best, place, depth)], key=score)
         if best == before:
             return best
 
@@ -177,7 +177,7 @@ def _judged_layers(
     """
 
     def run(others: Boundaries) -> list[PromptResult]:
-        return stage.run(stage.drafter, _at(stage.texts, judging), others)
+        return stage.run(stage.drafter, _items_at(stage.texts, judging), others)
 
     def variant(outcome: ReadingOutcome) -> Variant:
         text, measured = ",".join(map(str, boundaries)), measure(best_results)
@@ -195,7 +195,9 @@ def _judged_layers(
     near = {default} if len(default) == len(boundaries) else set()
     for place, boundary in enumerate(boundaries):
         near.update(
-            others for others in _moved(boundaries, place, depth) if abs(others[place] - boundary) == 1
+            others
+            for others in _with_boundary_moved(boundaries, place, depth)
+            if abs(others[place] - boundary) == 1
         )
     runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
     alike = [others for others, results in sorted(runs.items()) if ratio(results, best_results).high >= 1]
@@ -380,6 +382,7 @@ class _Readings:
     def _drafted(
         self, picks: Sequence[Options], draft: Callable[[FirstPass, "DraftModel", Boundaries], Drafts]
     ) -> dict[Options, Drafts]:
+        # the drafts of each reading, all from one pass of the target
         readings, drafts = self.fitting(picks), dict[Options, Drafts]()
         first = self._cover(readings)
         for pick, (boundaries, load) in readings.items():
@@ -389,6 +392,7 @@ class _Readings:
         return drafts
 
     def _cover(self, readings: Mapping[Options, LoadedReading]) -> FirstPass:
+        # the first pass with the states of all boundaries that the readings need
         boundaries = self.known.union(*(wanted for wanted, _ in readings.values()))
         if self.first is None or boundaries != self.known:
             self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.results)
@@ -433,7 +437,10 @@ class _Readings:
         stage, chosen = self.stage, None
         choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
         first = FirstPass(
-            stage, range(stage.target.depth + 1), _at(self.results, choosing), _at(stage.texts, choosing)
+            stage,
+            range(stage.target.depth + 1),
+            _items_at(self.results, choosing),
+            _items_at(stage.texts, choosing),
         )
         self.stated = [pick[place] for pick in picks]
         for _ in range(MOST_ROUNDS):
@@ -446,8 +453,10 @@ class _Readings:
                 best_found,
                 *sorted(counts.keys() - {best_found}, key=lambda other: -counts[other]),
             ]
-            picks = list(dict.fromkeys(_with(pick, place, layers_choice(best_found)) for pick in picks))
-            chosen = _with(best, place, layers_choice(best_found))
+            picks = list(
+                dict.fromkeys(_with_choice(pick, place, layers_choice(best_found)) for pick in picks)
+            )
+            chosen = _with_choice(best, place, layers_choice(best_found))
         return picks
 
     def layers_answer(self, note: Note, best: Options, place: int) -> MeasuredAnswer | None:
@@ -456,7 +465,7 @@ class _Readings:
         Returns None if the target allows no others.
         """
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
-        picks = [_with(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
+        picks = [_with_choice(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
         drafts = {
             pick[place]: run.of(self.judging)
             for pick, run in self._drafted(picks, FirstPass.run_first).items()
@@ -467,7 +476,7 @@ class _Readings:
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
 
 
-def _with(pick: Options, place: int, choice: Choice) -> Options:
+def _with_choice(pick: Options, place: int, choice: Choice) -> Options:
     return (*pick[:place], choice, *pick[place + 1 :])
 
 

@@ -168,10 +168,11 @@ def tokenizer_of(target: Path, trust_remote_code: bool = False) -> Any:
     from eaglectl.reference.target_model import load_tokenizer
 
     key = "tokenizer", target, trust_remote_code
-    return _shared(key, partial(load_tokenizer, target, trust_remote_code=trust_remote_code))
+    return _load_shared(key, partial(load_tokenizer, target, trust_remote_code=trust_remote_code))
 
 
-def _shared(key: object, load: Callable[[], Any]) -> Any:
+def _load_shared(key: object, load: Callable[[], Any]) -> Any:
+    # what `load` returns; inside `share_loaded_targets` it is called once for a key
     loaded = {} if (shared := LOADED.get()) is None else shared
     if key not in loaded:
         loaded[key] = load()
@@ -347,6 +348,7 @@ def _within_timer() -> Iterator[None]:
 
 @contextmanager
 def _within_memory() -> Iterator[None]:
+    # in the block the process may use MAX_MEMORY more than now; no limit where that is unknown
     limits = resource.getrlimit(resource.RLIMIT_AS)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -411,7 +413,9 @@ class Stage:
             trust_remote_code=job.trust_remote_code,
             on_progress=job.on_progress,
         )
-        self.target: TargetModel = _shared((job.target, self.dtype, self.device, job.trust_remote_code), load)
+        self.target: TargetModel = _load_shared(
+            (job.target, self.dtype, self.device, job.trust_remote_code), load
+        )
         self.target.record(self.boundaries)
         self.texts, self.stop = tokenise(job), stop_tokens(job)
         self.drafter = self.load(job.folder, job.drafter)

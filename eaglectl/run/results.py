@@ -266,7 +266,7 @@ def run_gate(
     work.start()
     for start, end in pairwise((0, *ends)):
         work.total, count = 2 * end, count + 1
-        measured += _measured(stage, after, slice(start, end), work)
+        measured += _match_prompts(stage, after, slice(start, end), work)
         level = look_level(count) if looks else LEVEL
         rows, what = gate_rows(measured, level), (version_text(), stage.device, stage.dtype)
         gate = Gate(rows, len(measured), tolerance, *what, count, level, tuple(measured))
@@ -275,7 +275,7 @@ def run_gate(
     return gate
 
 
-def _measured(stage: Stage, after: EngineJob, part: slice, work: TimedWork) -> Iterator[PromptMatches]:
+def _match_prompts(stage: Stage, after: EngineJob, part: slice, work: TimedWork) -> Iterator[PromptMatches]:
     texts = stage.texts[part]
     results = stage.run(stage.drafter, texts, on_done=work.add, k=DEPTHS[0])
     old, new = drafts_of_both(stage, after, results, texts)
@@ -755,7 +755,7 @@ def match_server(
             " do; give the target that it serves",
         )
     else:
-        ending, nearest, words = _judge(matches, served, [results for _, results in files])
+        ending, nearest, words = _judge_matches(matches, served, [results for _, results in files])
     return ServerMatch(matches, count, begin_alike, ending, nearest, words)
 
 
@@ -804,14 +804,15 @@ def _ending(
     return MatchEnding.COULD_NOT_TELL, needed
 
 
-def _judge(
+def _judge_matches(
     matches: Sequence[FilesMatch], served: Sequence[PromptResult], files: Sequence[Sequence[PromptResult]]
 ) -> tuple[MatchEnding, str, str]:
     first, prompts = matches[0], len(served)
     fitting = [place for place, match in enumerate(matches) if match.ending == MatchEnding.YES]
     if len(fitting) > 1:
-        distances = {place: _distances(served, files[place]) for place in fitting}
-        return _nearest(matches, distances, prompts)
+        return _nearest_match(
+            matches, {place: _distances(served, files[place]) for place in fitting}, prompts
+        )
     if fitting:
         other = matches[fitting[0]]
         if other is first:
@@ -838,7 +839,7 @@ def _distances(served: Sequence[PromptResult], results: Sequence[PromptResult]) 
     ]
 
 
-def _nearest(
+def _nearest_match(
     matches: Sequence[FilesMatch], distances: Mapping[int, Sequence[int]], prompts: int
 ) -> tuple[MatchEnding, str, str]:
     near, far = sorted(distances, key=lambda place: sum(distances[place]))[:2]

@@ -105,7 +105,7 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
     model, engine = _recognise(server)
     results, seconds = list[PromptResult](), 0.0
     for index, prompt in enumerate(job.prompts):
-        counted = _counted(server, model, engine, job, [index])
+        counted = _send_and_count(server, model, engine, job, [index])
         seconds += counted.seconds
         match counted.answers[0][1].get("choices"):
             case [{"text": str(text)}, *_] | [{"message": {"content": str(text)}}, *_]:
@@ -138,9 +138,10 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
     )
 
 
-def _counted(
+def _send_and_count(
     server: Server, model: str, engine: _Engine, job: EngineJob, indices: Sequence[int], concurrency: int = 1
 ) -> Counted:
+    # send the prompts at `indices`, and count the drafts of the server over them
     def send(index: int) -> Completion:
         return complete(server, model, job.prompts[index], job, engine)
 
@@ -296,7 +297,7 @@ def measure_server(job: EngineJob, url: str, k: int, concurrencies: Sequence[int
     model, engine = _recognise(server)
 
     def run(concurrency: int, indices: Sequence[int]) -> Batch:
-        counted = _counted(server, model, engine, job, indices, concurrency)
+        counted = _send_and_count(server, model, engine, job, indices, concurrency)
         return Batch(counted.tokens, counted.seconds, counted.drafts, sum(counted.accepted))
 
     timings = time_repeats(run, concurrencies, len(job.prompts))

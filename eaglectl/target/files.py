@@ -124,6 +124,7 @@ def _rotation(source: Source) -> tuple[bool, str | None]:
 
 
 def _rotates_embedding(quantisation: object) -> bool:
+    # compressed-tensors: a transform of the weights that produce the embeddings
     entries: list[Any] = []
     match quantisation:
         case {"transform_config": {"config_groups": Mapping() as groups}}:

@@ -422,6 +422,7 @@ class _Work(Struct, frozen=True):
         )
 
     def _is_better(self, result: Readiness) -> bool:
+        # whether the output would be served where the stored files are known to be wrong
         states = result.engines
         if _errors(result.inspection.findings) or not any(state.is_serving for state in states):
             return True
@@ -511,6 +512,7 @@ def _why_not(state: EngineReadiness) -> str:
 
 
 def _regression(state: EngineReadiness) -> str:
+    # how much worse the conversion drafts in an engine; "" if it may be as good
     change = engine_gain(state)
     if change is None or change.ratio.high >= 1:
         return ""

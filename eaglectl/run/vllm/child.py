@@ -260,8 +260,7 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
                 "attention_config": {"backend": "CPU_MLA"},
                 "compilation_config": {"custom_ops": ["-rotary_embedding"]},
             }
-    user_arguments: dict[str, Any] = request.get("engine_arguments", {})
-    return arguments | user_arguments
+    return {**arguments, **request.get("engine_arguments", {})}
 
 
 def gpu_memory() -> dict[str, int]:
