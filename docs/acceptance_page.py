@@ -13,30 +13,32 @@ PAGE = Path(__file__).with_name("reference") / "acceptance.md"
 MOST_COLUMNS = 10
 HEAD = """# What acceptance others reach
 
-Written by `make docs` from `eaglectl/run/published.json`. None of it was measured by us. An acceptance
-length is the mean number of tokens that one step of the target yields: 1 plus the accepted draft tokens.
+Written by `make docs` from `eaglectl/run/published.json`. None of it was measured here. The acceptance
+length is the mean number of tokens per step of the target: 1 plus the accepted draft tokens.
 
-A length tells something about yours only where target, prompt set, draft tokens (k) and temperature are the
-same. Compare the rows below with each other: one drafter has 1.72 on gsm8k and 3.05 on humaneval, and a
-chain of 7 gives more than one of 3. A length below 1.05 is that of a drafter that does not work. "1.39x" is
-how much faster one user's tokens come than without a drafter.
+A length can be compared with yours only if target, prompt set, draft tokens (k) and temperature are the same.
+The rows below show why: one drafter has 1.72 on gsm8k and 3.05 on humaneval, and a chain of 7 gives more than
+a chain of 3. A length below 1.05 means that the drafter does not work. "1.39x" is the speed-up of one user's
+tokens over decoding without a drafter.
 
-What authors measured with their file as it is stored tells how an engine reads it: that engine runs the file
-"as published" ([which files](published.md)).
+If authors measured their file as it is stored in an engine, that engine runs the file "as published"
+([which files](published.md)).
 """
 COMPARE = """## A run like theirs
 
-`smoke`, `diagnose` and `ready` say what drafters of the same target reached beside your length where the run
-is like the one of the figure: a whole set by `--prompts NAME`, the chain (`-k`), the temperature, and at most
-as many tokens an answer (`--max-tokens`). All else was "measured otherwise". The target is known by its
-repository, `_name_or_path` of its config.json, what the drafter's files name, or its folder.
+`smoke`, `diagnose` and `ready` print the published lengths of drafters of the same target next to yours, if
+your run uses the same settings: a whole set with `--prompts NAME`, the chain (`-k`), the temperature, and at
+most as many tokens per answer (`--max-tokens`). All other runs are "measured otherwise". The target is
+identified by its repository, `_name_or_path` of its config.json, the name in the drafter's files, or its
+folder.
 
 | source | `--prompts` | `--max-tokens` |
 |---|---|---|
 """
 RECIPE = """## Add a figure
 
-CONTRIBUTING.md, "Add a published acceptance length"; the file's schema is `schemas/published.schema.json`.
+CONTRIBUTING.md, "Add a published drafter, or a published length"; the file's schema is
+`schemas/published.schema.json`.
 """
 
 

@@ -21,10 +21,10 @@ PAGE = Path(__file__).with_name("reference") / "agreement.md"
 HEAD = """# Agreement with engines
 
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk
-and run by the real engine; `validate` judges the same bytes. Outside of the exceptions below there is no
-false pass (validate passes what the engine does not serve as trained) and no false alarm (an error for what
-it does). `test_recorded_engines.py` in `tests/validation/` holds
-validate to every record; `make test-engine`, `make test-sglang` and `make test-llamacpp` run samples again.
+and run in the real engine; `validate` checks the same files. Apart from the exceptions below, there is no
+false pass (validate passes a file that the engine does not serve as trained) and no false alarm (an error for
+a file that it serves). `test_recorded_engines.py` in `tests/validation/` compares
+validate with every record; `make test-engine`, `make test-sglang` and `make test-llamacpp` run samples again.
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|
@@ -33,8 +33,8 @@ PARITY = """
 ## The same acceptance in every engine
 
 The trained pair of `fixtures/tiny`, float32, greedy, k={trained.K}: {trained.TOKENS} tokens behind each of
-{trained.COUNT} prompts of up to {trained.LONGEST} tokens. Each engine runs its own code; its tests also hold
-drafts and answers to the reference's, token for token.
+{trained.COUNT} prompts of up to {trained.LONGEST} tokens. Each engine runs its own code; its tests also
+compare draft tokens and answers with the reference, token by token.
 
 | engine | rounds | accepted draft tokens | mean acceptance length |
 |---|---|---|---|

@@ -32,23 +32,23 @@ HEAD = """# Published drafters, as their authors ran them
 Written by `make docs`: `inspect` and `convert --dry-run` of every configuration of
 [fixtures/published](../../fixtures/published/README.md), with its target's config.
 
-A trainer's code may leave open how a file was trained, and eaglectl then asks. Whose authors measured the
-file as it is stored in an engine, and published the figure, is not asked: that engine runs the file **as
+A trainer's code may leave open how a file was trained, and eaglectl then asks. It does not ask if the authors
+measured the file as it is stored in an engine and published the figure: that engine runs the file **as
 published**. The list is `drafters` in `eaglectl/run/published.json`; every figure has its source in
 [what others reach](acceptance.md).
 
-* A drafter is one of the list by the name of its repository, where all that is public of its config stands in
-  the config; a folder without a name by the digest of the whole config, where that is public (of none so far:
-  a trainer's recipe is also the config of what others train with it). A copy with another name, or with one
-  other key, is asked as before.
-* A release runs it as published where eaglectl's facts find that it reads the file as the release does in
-  which its authors measured it; where a source states no release, as all releases since. Another engine does
-  not, and a layer that is known to be wrong stays wrong.
-* `convert` keeps the reading that was measured, and what is open stays open in what it writes.
+* A drafter is identified by the name of its repository, if its config contains all published values; a folder
+  without a name by the digest of the whole config, if that is public (for none so far: a trainer's recipe is
+  also the config of drafters that others train with it). For a copy with another name, or with one other key,
+  eaglectl asks.
+* A release runs it as published if, by eaglectl's facts, it reads the file like the release in which its
+  authors measured it; if a source states no release, like all releases since. Other engines do not, and a
+  layer that is known to be wrong stays wrong.
+* `convert` keeps the measured reading, and open facts stay open in the output.
 
 """
-COUNTED = """**as published**, **as trained**: the newest known release of an engine runs the file so.
-**converted**: none does, nothing is asked, and an engine runs what `convert` writes, as far as is known.
+COUNTED = """**as published**, **as trained**: how the newest known release of an engine runs the file.
+**converted**: no engine does, nothing is asked, and an engine runs the output of `convert`, as far as known.
 **asked**: `convert` exits with 2. **refused**: no conversion is possible, or none that an engine runs.
 
 """

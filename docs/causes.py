@@ -9,8 +9,8 @@ from eaglectl.run.diagnosis import CAUSES, Cause
 PAGE = Path(__file__).with_name("reference") / "causes.md"
 HEAD = """# Causes of low acceptance
 
-Written by `make docs` from the causes that `eaglectl diagnose` knows, in the order in which it tests them:
-the first that the evidence shows is the answer ([how to use it](../low-acceptance.md#let-diagnose-look)).
+Written by `make docs` from the causes that `eaglectl diagnose` knows, in the order of its tests: the
+first cause that the evidence shows is the result ([how to use it](../low-acceptance.md#let-diagnose-look)).
 """
 PHASES = {
     "reading": "What the files say",

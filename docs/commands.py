@@ -12,13 +12,13 @@ PAGE = Path(__file__).with_name("commands.md")
 HEAD = """# Commands
 
 Written by `make docs` from the command line; `eaglectl COMMAND --help` shows the same text. This page is the
-contract: what it names stays, or changes in [CHANGELOG.md](../CHANGELOG.md) with a word on what to do.
+stable interface: [CHANGELOG.md](../CHANGELOG.md) lists each change of it, with the steps to take.
 
-`-q`, `-v`, `--no-color`, `--offline` and `--json` may stand before the command or behind it. Results go to
-stdout; progress, warnings and errors go to stderr. The text of every command begins with `pass`, `fail`,
-`could not look`, `skipped`, `planned` (nothing was written or sent), `proposed` (a pull request) or `done`.
-`eaglectl --show-completion bash` (or zsh, fish) prints the script that completes options, rules, engines with
-their releases, and answers; its first line says where it goes.
+`-q`, `-v`, `--no-color`, `--offline` and `--json` can be before or after the command. Results go to stdout;
+progress, warnings and errors go to stderr. The output of every command begins with `pass`, `fail`, `could not
+look`, `skipped`, `planned` (nothing was written or uploaded), `proposed` (a pull request) or `done`.
+`eaglectl --show-completion bash` (or zsh, fish) prints a script that completes options, rules, engines with
+their releases, and answers; its first line says where to save it.
 
 | exit code | meaning | what a pipeline should do |
 |---|---|---|

@@ -12,7 +12,7 @@ PAGE = Path(__file__).with_name("reference") / "configuration.md"
 HEAD = """# Keys of eaglectl.toml
 
 Written by `make docs` from `eaglectl/judge/rule.py`;
-[pipelines](../pipelines.md#eaglectltoml) says what the file is for. Editors complete and check it by
+[pipelines](../pipelines.md#eaglectltoml) explains the file. Editors complete and check it with
 [its schema](../../schemas/eaglectl.toml.schema.json), and `[tool.eaglectl]` by
 [that of pyproject.toml](../../schemas/pyproject.toml.schema.json): for Taplo, the first line of the file is
 `#:schema schemas/eaglectl.toml.schema.json`, with the path to a checkout.

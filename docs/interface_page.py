@@ -24,18 +24,18 @@ HEAD = """# What is taken from the engines
 
 Written by `make docs` from `eaglectl/engines/interface.json`.
 
-`smoke`, `ready` and `calibrate` run vLLM or SGLang in a process of their own. All that this process takes
-from the engine stands here, with the releases that have it, as a scan of the Python files of each release
-found it. "all" means all releases that were read. Where a release lacks a name, something else is taken or a
-value is not seen: the last column says which.
+`smoke`, `ready` and `calibrate` run vLLM or SGLang in a separate process. This page lists every name that the
+process uses from the engine, with the releases that have it, from a scan of the Python files of each release.
+"all" means all releases that were read. If a release lacks a name, another name is used or a value is not
+seen; the last column says which.
 
-Runners are vLLM's two: V1 keeps the drafter as `runner.drafter`, V2 as `runner.speculator`; which of them a
-release takes is in [targets](targets.md) and `eaglectl engines`. Kinds of drafters are those of `llama`,
+vLLM has two runners: V1 keeps the drafter as `runner.drafter`, V2 as `runner.speculator`;
+[targets](targets.md) and `eaglectl engines` list which one a release uses. The kinds of drafters are `llama`,
 `mla` (DeepSeek, Kimi) and `qwen3`.
 
-Tests fail where eaglectl takes a name that is not here (`tests/test_engine_interface.py`), and where an
-installed engine has not what its release has here, or has what it lacks (`tests/engine/test_interface.py`,
-`tests/engine/sglang/test_interface_sglang.py`). `python -m tools.scan` tells what of it
+Tests fail if eaglectl uses a name that is not listed (`tests/test_engine_interface.py`), and if an installed
+engine differs from its release here (`tests/engine/test_interface.py`,
+`tests/engine/sglang/test_interface_sglang.py`). `python -m tools.scan` lists the names that
 [a new release](../../CONTRIBUTING.md#add-an-engine-release) lacks.
 """
 

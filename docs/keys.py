@@ -13,15 +13,15 @@ from tools.key_readers import FOLLOWED, UNVERSIONED
 
 HEAD = """## Which keys of config.json a release reads
 
-From `eaglectl/engines/*_releases.json`, which scans of the releases' sources are held against. Where an
-engine looks in several places, the first that states the fact decides; *fixed* is what no key changes. A
-class is the drafter's: Llama, Qwen3 or MLA. `tests/test_keys.py` holds `convert` to it: for every release and
-runner of its engine, a layout has a key that is read and the value that was trained. Ids are boundaries, but
-outputs of layers in vLLM's `target_layer_ids`, in TensorRT-LLM's serving config and, for most targets, in
+From `eaglectl/engines/*_releases.json`, which tests compare with scans of the releases' sources. If an engine
+looks in several places, the first that states the fact decides; no key changes a *fixed* value. Classes are
+those of the drafter: Llama, Qwen3 or MLA. `tests/test_keys.py` checks `convert` against this table: for every
+release and runner of its engine, a layout has a key that is read, with the trained value. Ids are boundaries,
+but layer outputs in vLLM's `target_layer_ids`, in TensorRT-LLM's serving config and, for most targets, in
 SGLang's `eagle_config`. ATOM takes boundaries there, so that one file cannot serve both.
 """
 LEFT_HEAD = """
-Of each layout, what an engine looks for and does not have there as it was trained (with the drafter
+For each layout, the values that an engine looks for and does not find as they were trained (with the drafter
 `fixtures/producers/specforge/gqa-ids`):
 """
 FIXTURES = Path(__file__).parent.parent / "fixtures"

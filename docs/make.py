@@ -43,14 +43,15 @@ HEAD = """# The rules of `eaglectl validate`
 
 Written by `make docs` from the rules themselves; `eaglectl rules RULE` shows the same text.
 
-A rule that cannot look (no target was given, the weights stay closed) reports so and never passes.
-Severities: an **error** does not load, or its acceptance is certainly wrong; a **warning** is a probable
-loss, or not portable; a **note** is worth knowing. `--fail-on` sets the lowest severity that fails.
+A rule that cannot look (no target is given, or the weights are not read) reports this and never passes.
+Severities: with an **error**, the drafter does not load or certainly loses acceptance; with a **warning**, it
+probably loses acceptance or is not portable; a **note** is information.
+`--fail-on` sets the lowest severity that fails.
 """
 PAINS_HEAD = """## What users met, and what catches it
 
-Reports from the trackers of trainers and engines. What shows only when the drafter runs is left to
-`eaglectl smoke`.
+Reports from the issue trackers of trainers and engines. `eaglectl smoke` catches problems that appear only
+when the drafter runs.
 """
 
 

@@ -45,10 +45,10 @@ HEAD = """# What each mistake costs
 
 Written by `make docs`; figures from `python tools/real/mistakes.py` (`fixtures/real/mistakes.json`).
 
-One mistake at a time, k=3, greedy unless said: two drafters of [the real pair](real-pair.md), 40 chats, and
+One mistake at a time, k=3, greedy unless stated: two drafters of [the real pair](real-pair.md), 40 chats, and
 the toy of `fixtures/tiny` (8 layers, 128 wide; 24 prompts of code), 64 new tokens each. *Lost* is the share
-of the accepted draft tokens of a round that are gone, in brackets 95 % over prompts; below zero, more were
-accepted. The numbers behind a name are the boundaries it was trained on.
+of accepted draft tokens that is lost, with 95 % intervals over prompts; below zero, more were accepted. The
+numbers after a name are the boundaries that the drafter was trained on.
 
 ![Accepted draft tokens that each mistake costs, by drafter](mistakes.svg)
 """
@@ -67,17 +67,17 @@ WORDS = """
 ## What follows
 
 * Layers one off cost 2 to 10 % on the real pair, of which speculators' one lower is not beyond chance, and 13
-  to 23 % on the toy: neighbours of 30 layers hold nearly the same. No engine tells that loss. In reverse
-  order nearly all is lost.
+  to 23 % on the toy: adjacent layers of 30 are nearly the same. No engine reports that loss. In
+  reverse order nearly everything is lost.
 * A norm switch that is on by mistake costs a third (norm_output) to nine tenths; of those that are off by
   mistake, on speculators' drafter, norm_before_residual alone shows a cost, 4 %.
 * d2t as ids or left out loses everything, one row late 29 to 40 %: errors of `validate`.
 * A rope's base or scaling that was not trained costs 0 to 7 % on texts as short as these, and SpecForge's
   nothing beyond chance: notes.
-* Sampling at 0.7 costs the real pair a quarter, the toy half. No file mends that.
+* Sampling at 0.7 costs the real pair a quarter, the toy half. No change of the file recovers that.
 * Without the target's template a third is lost, with a wide interval: many answers end at once (361 rounds
   for 1,356); in Llama 2's so many do (160 rounds) that there is none.
-* A target in 8 bits costs little, in 4 bits 14 to 20 %: measured on the target that is served.
+* A target in 8 bits costs little, in 4 bits 14 to 20 %: measure with the target that you serve.
 """
 LEFT, BAR, LINE = 330, 420, 13
 

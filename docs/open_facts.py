@@ -32,14 +32,14 @@ HEAD = """# How open facts are settled
 
 Written by `make docs` from every fixture, as its producer left it and without an answer.
 
-**by the file**: nothing is asked, as the file and its producer's code say it. **by the target**: the target's
-config settles what would be asked. **known by name**: a published drafter whose training is public
-(`fixtures/published`). **as published**: by its name a drafter that its authors measured as stored, which is
-read as they ran it ([which](published.md)). **measured**: `convert` exits with 2
-([what it asks](../questions.md)), and asks nothing where the target's weights are at hand: the same questions
-of a trained drafter with the same attention were answered right by measuring
-([table](../../benchmarks/README.md#what-measuring-answers)). **asked**: with weights too, as the reference
-does not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows nothing of it.
+**by the file**: nothing is asked, because the file and its producer's code decide. **by the target**: the
+target's config answers the question. **known by name**: a published drafter whose training is public
+(`fixtures/published`). **as published**: a drafter whose authors measured it as stored, identified by name
+and read as they ran it ([which](published.md)). **measured**: `convert` exits with 2
+([what it asks](../questions.md)), and asks nothing if the target's weights are available: for a trained
+drafter with the same attention, measuring answered the same questions correctly
+([table](../../benchmarks/README.md#what-measuring-answers)). **asked**: even with weights, because the
+reference does not run the drafter (quantised, parallel, a rope that it lacks) or drafting cannot show it.
 **refused**: no conversion is possible.
 """
 

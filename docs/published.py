@@ -9,20 +9,20 @@ FOLDER = Path(__file__).parent.parent / "fixtures/published"
 PAGE = FOLDER / "README.md"
 HEAD = """# Published drafters
 
-Written by `make docs` from `drafters/*.json`; `schema.json` says what each key is. A declaration holds what
-is published of a drafter: its config, its target's facts, its tensors (by a template of `tensors.json`),
-where all of it was found, and what is true of it. `tests/test_published.py` makes the folder with empty
-weights and holds `inspect`, `validate --headers-only --no-engines` and `convert --dry-run`, each with the
-target's config and without, to the declaration.
+Written by `make docs` from `drafters/*.json`; `schema.json` describes each key. A declaration has the
+published facts of a drafter: its config, its target's facts, its tensors (by a template of `tensors.json`),
+the sources of these, and the expected results. `tests/test_published.py` makes the folder with empty weights
+and compares `inspect`, `validate --headers-only --no-engines` and `convert --dry-run`, each with the target's
+config and without, with the declaration.
 
-To add a drafter that a user reports: one more file in `drafters/`, with the truth from its sources and not
-from what eaglectl says, then `make docs`. Where eaglectl is not right about it yet, `open` says so by
-command (`"convert with_target": REASON`) and how (`"is"`: wrong, asked, refused); the test fails as soon as
-that becomes right, until the mark is removed.
+To add a drafter that a user reports, add a file to `drafters/` with the facts from its sources, not from
+eaglectl's output, and run `make docs`. If eaglectl is not right about it yet, `open` states the command
+(`"convert with_target": REASON`) and how (`"is"`: wrong, asked, refused); when it becomes right, the test
+fails until the mark is removed.
 
 **config**: `exact` is the published file, `recipe` the trainer's own config that the file was made from,
-`reconstructed` from the facts of its sources. **Without a target**: what is left to ask where nobody says
-what the target is.
+`reconstructed` is built from the facts of its sources. **Without a target**: the questions that remain if the
+target is not known.
 """
 
 

@@ -4,9 +4,9 @@ from eaglectl.judge.samples import RANGES
 
 HEAD = """## Ranges of trained drafters
 
-What the six trained drafters of `fixtures/` (tiny, second, real) have, widened to round numbers, and where a
-rule speaks. Of each matrix 16 rows are read, of lm_head 96, and 64 numbers of each block of columns; the
-largest number and whether anything is not finite come from all numbers.
+Values of the six trained drafters of `fixtures/` (tiny, second, real), widened to round numbers, and the
+limits of the rules. 16 rows of each matrix are read, 96 of lm_head, and 64 numbers of each block of columns;
+the largest number and the check for non-finite numbers use all numbers.
 
 | statistic | trained | reported below | reported above |
 |---|---|---|---|

@@ -14,8 +14,8 @@ TINY = "fixtures/tiny"
 QUESTION = 2
 HEAD = """# `eaglectl ready` on each producer
 
-Written by `make docs`: `ready` on one fixture of each producer (no target's weights are there, so nothing
-is measured), then on the trained pair. Questions are those that the files leave open.
+Written by `make docs`: `ready` on one fixture of each producer (without the target's weights, so nothing
+is measured), then on the trained pair. "Questions" lists what the files leave open.
 
 | fixture | questions | exit code | last line |
 |---|---|---|---|

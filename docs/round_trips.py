@@ -27,9 +27,9 @@ HEAD = """# Round trips
 
 Written by `make docs`: every fixture in `fixtures/producers/`, in every layout of `convert --for`.
 
-**same**: it was written, the files read back without a question, and `eaglectl diff` finds the same drafter.
-A number: it was refused, for the reason under that number. What `convert` repairs on the way, and pickles,
-are compared with the same drafter in the default layout.
+**same**: the layout was written, its files were read back without a question, and `eaglectl diff` finds the
+same drafter. A number: it was refused, for the reason with that number. Drafters that `convert` repairs, and
+pickles, are compared with the same drafter in the default layout.
 """
 
 

@@ -16,15 +16,15 @@ PAGE = Path(__file__).with_name("reference") / "targets.md"
 HEAD = """# Which targets an engine captures
 
 Written by `make docs` from `eaglectl/engines/*_targets.json`. EAGLE-3 needs hidden states of the target, and
-an engine release captures those of the classes (`architectures` in the target's config.json) that it was made
-for. The tables are closed lists, one for each release, read in its sources; a target that is on none of them
-is *unknown*: `validate --engine` could not look (exit 3), and no command that serves it is printed. Where
-`architectures` is not stated, the classes are those that transformers has for the `model_type`.
+an engine release captures only those of certain classes (`architectures` in the target's config.json). The
+tables are closed lists, one for each release, read in its sources; a target that is in none of them is
+*unknown*: `validate --engine` could not look (exit 3), and no launch command is printed. If `architectures`
+is not stated, the classes are those that transformers has for the `model_type`.
 
-A cell names the releases that capture the class, the file and line of the first of them, and *run* where an
-engine did with a tiny target what the table says. *no* is a class that the release has and cannot capture,
-*not there* one that it does not have.
-A multimodal class *of text_config* captures what the class of its language model does.
+A cell names the releases that capture the class, the file and line of the first of them, and *run* if the
+table was confirmed by running the engine with a tiny target. *no* is a class that the release has and cannot
+capture, *not there* a class that it does not have.
+A multimodal class *of text_config* captures the same states as the class of its language model.
 """
 # what users serve, by family
 FAMILIES: Mapping[str, Sequence[str]] = {

@@ -151,14 +151,14 @@ MEANINGS = {"output": "outputs", "boundary": "boundaries", "sglang": "SGLang's"}
 PLACES = {TOP_IDS: "top level", NESTED_IDS: "`eagle_config`"}
 CLASSES = {"llama": "Llama", "qwen3": "Qwen3", "mla": "MLA"}
 TARGET = "fixtures/target"
-ASKED = """A question that no file answers. Where the target's weights are on this machine, `convert` runs
-every reading on it and takes the one that wins; else it writes nothing and ends in this text, which names the
+ASKED = """The files leave a question open. If the target's weights are on this machine, `convert` runs every
+reading on the target and uses the best one; otherwise it writes nothing and prints this text, which names the
 options that answer it ([questions](../../questions.md)).
 
 > """
 NOT_ASKED = "Nothing: the files and the trainer's code settle it."
 PAGE_FOOT = """
-`eaglectl ready my-drafter --target my-target` does all of it and measures acceptance before and after
+`eaglectl ready my-drafter --target my-target` does all steps and measures acceptance before and after
 ([serve](../../serve.md)). Next: [measure](../../low-acceptance.md), [publish](../../publish.md).
 """
 TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py{} -->\n", "<!-- end -->"
