@@ -169,8 +169,8 @@ class Spelling(Struct, frozen=True):
 class Comparison(Result, frozen=True):
     """The result of `diff`. `has_values`: whether tensor data was compared.
 
-    `served` are what the newest release of each engine does with A and with B as stored; `errors` are the
-    faults of A's and of B's tensors for which no engine accepts what is drafted.
+    `served` are the verdicts of the newest release of each engine on A and on B, as stored. `errors` are the
+    tensor faults of A and of B that make every draft be rejected.
     """
 
     a: Side
@@ -314,8 +314,8 @@ def _shown_layers(aux: AuxLayers) -> Any:
 class VocabularyReading(Struct, frozen=True):
     """What d2t and t2d of one side may mean, as lists of target tokens.
 
-    There is one list where the meaning is known, and none where the maps are broken. `how` explains that,
-    `form` without what confirms it. `is_absent`: the files hold no map. `raw` are the stored integers as
+    There is one list if the meaning is known, and none if the maps are broken; `how` explains that, and
+    `form` without its confirmation. `is_absent`: the files hold no map. `raw` are the stored integers as
     bytes.
     """
 

@@ -16,9 +16,9 @@ from eaglectl.text import duration, printable
 class Progress(Struct, frozen=True):
     """One step of long work: `done` of `total` units of `stage`; `total` is None where it is not known.
 
-    `stage` is what the work is called in a progress bar ("writing", "before, k=3"), `unit` what is counted
-    ("bytes", "prompts", "checkpoints"). `seconds` is how long the rest of the stage takes, or of the command
-    `whole` of several stages, where it was timed.
+    `stage` is the name of the work in a progress bar ("writing", "before, k=3"), `unit` the counted thing
+    ("bytes", "prompts", "checkpoints"). `seconds` is the time left for the stage, or for the command `whole`
+    of several stages, if it was timed.
     """
 
     stage: str

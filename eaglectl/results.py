@@ -14,12 +14,12 @@ from eaglectl.verdicts import CheckVerdict, ServedAs
 class Inspection(Result, frozen=True):
     """What `inspect` returns.
 
-    `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
-    command that launches each engine, `following` what mends the source for the first engine, `validate` the
-    command that reads its weights. `unchecked` are files of a Hub repository of which bytes were read that no
-    digest covers, as headers are parts of their files. `target` names the target and states how it was found,
-    `target_digest` is the SHA-256 of its config.json. `findings` are those of all rules on what was read.
-    `coverage` is what the draft vocabulary holds of the texts or counts that were given.
+    `verdicts` covers every known release, `requested` those of the `engines` argument. `commands` launch each
+    engine, `following` are the next commands for the first engine, and `validate` is the command that reads
+    the weights. `unchecked` are files of a Hub repository that were read in part, so that no digest covers
+    the bytes. `target` names the target and states how it was found; `target_digest` is the SHA-256 of its
+    config.json. `findings` are those of all rules on what was read. `coverage` is the draft vocabulary's, of
+    given texts or counts.
     """
 
     source: str
@@ -53,8 +53,8 @@ class FailedSource(Result, frozen=True):
 class OutputServing(Struct, frozen=True):
     """What an engine does with an output: `verdict` is of a release that was named, or of the newest.
 
-    `serving` are the releases that run it as trained, in words, and `command` is the one that serves it.
-    `is_named`: the release was asked for. `before` is what it does with the source.
+    `serving` are the releases that run it as trained, in words; `command` serves it. `is_named`: the release
+    was requested. `before` is the verdict on the source.
     """
 
     verdict: "eaglectl.Verdict"
@@ -77,12 +77,11 @@ class OutputServing(Struct, frozen=True):
 class Conversion(Result, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
-    `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
-    Where it could not tell, `kept` is the folder of what was measured, and `resume` the command that goes on
-    from it.
-    `serving` states for each engine whether it runs the output as trained, `measured` what the files left
-    open and a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was
-    allowed to run. `is_missed`: an engine that it was written for is known not to run it as trained.
+    `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written. If
+    it could not tell, `kept` is the folder of its measurements, and `resume` the command that continues.
+    `serving` states for each engine whether it runs the output as trained. `measured` are open questions that
+    a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was allowed to
+    run. `is_missed`: a requested engine is known not to run it as trained.
     """
 
     plan: "eaglectl.ConversionPlan"
@@ -151,12 +150,11 @@ class EngineReadiness(Result, frozen=True):
 class Readiness(Result, frozen=True):
     """What `ready` returns.
 
-    `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
-    kept, None for a temporary folder, `unwritten` a folder that was given and in which nothing was written,
-    and `plan_command` the command that writes it. `report` is of the output. `reason` is why it is not
-    ready, or what to look into where it is, `diagnosis` the cause of low acceptance where that was looked
-    for, `published` what others reached with drafters of this target. `is_named`: the engines were asked
-    for.
+    `conversion` is None if nothing was converted, or `out` held the conversion already. `out` is the folder
+    of the conversion, None for a temporary one; `unwritten` is a given folder that nothing was written to,
+    and `plan_command` the command that writes it. `report` is of the output. `reason` is why it is not ready,
+    or a weakness of a ready one. `diagnosis` is the cause of low acceptance, if one was looked for;
+    `published` is what others reached with drafters of this target. `is_named`: the engines were requested.
     """
 
     source: str

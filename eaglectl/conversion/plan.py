@@ -220,10 +220,9 @@ class Pruning(Options, frozen=True):
 class UpgradeRecipe(Struct, frozen=True, eq=False):
     """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
 
-    `fc_norm` is one of FC_NORM_MODES, `statistics` are Statistics of the upgrade, or None.
-
-    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
-    is written, where it differs from the drafter's; scales are rounded to it.
+    `fc_norm` is one of FC_NORM_MODES, `statistics` are Statistics of the upgrade, or None. `is_start`: the
+    output is a trainer's start, not a drafter to serve (--init-only). `dtype` is the output's dtype, None for
+    the drafter's own; scales are rounded to it.
     """
 
     fc_norm: str = "refit"

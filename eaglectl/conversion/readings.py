@@ -73,9 +73,9 @@ class FixReading(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """A tensor of the repaired drafter, made of the stored `source`.
 
-    `rows` are the rows of `source` in their new order; `blocks` is the new order of as many equal blocks of
-    columns (of elements, for a vector). None: as they are. `added` is added to each number; `dtype` is that
-    of the words, where it is not the stated one.
+    `rows` are the rows of `source` in their new order. `blocks` is the new order of equal blocks of columns
+    (of elements, for a vector). None: as they are. `added` is added to each number. `dtype` is the dtype of
+    the stored words, None for the stated one.
     """
 
     name: str

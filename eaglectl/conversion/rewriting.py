@@ -496,8 +496,8 @@ EMBEDDING = "embed_tokens.weight"
 class TargetRotation(Struct, frozen=True, eq=False):
     """The rotation Q [hidden, hidden] in float64, and matrices of the training's target.
 
-    `record` goes into eaglectl.json; `embedding` and `head` are None where the drafter has its own.
-    `is_shared`: the drafter is to take the rotated target's embedding.
+    `record` goes into eaglectl.json. `embedding` and `head` are None if the drafter has its own. `is_shared`:
+    the drafter uses the rotated target's embedding.
     """
 
     matrix: Array

@@ -210,8 +210,8 @@ def bias_feature(name: str) -> Feature | None:
 class Choice(Struct, frozen=True, omit_defaults=True):
     """One answer to a question: the option and the value that give it, and what they mean.
 
-    `is_usual`: it is what the producer does where nothing else is set, which --assume-defaults writes.
-    `is_free`: only the user can complete it; `value` has a placeholder or is empty.
+    `is_usual`: the producer's default, which --assume-defaults writes. `is_free`: only the user can complete
+    it; `value` has a placeholder or is empty.
     """
 
     option: str
@@ -303,9 +303,9 @@ def options(choices: Sequence[Choice]) -> str:
 class Settlement(Struct, frozen=True, omit_defaults=True):
     """How a fact that the file leaves open was settled: the answer, who gave it, and what speaks for it.
 
-    `about`, `topic` and `question` are those of the question. `choices`: what settles an assumption.
-    `fact`: what the drafter was written with. "published": the file is read as the engine read it in which
-    its authors measured it, and what was trained stays open.
+    `about`, `topic` and `question` are those of the question. `choices` are the answers that would replace an
+    assumption. `fact` is the value in the written drafter. "published" means that the file is read as its
+    authors' engine read it; what was trained stays open.
     """
 
     answer: Choice
@@ -433,11 +433,9 @@ class Target(Struct, frozen=True):
     """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
 
     `model_type` is the language model's, `outer_type` that of a multimodal config around it; `architectures`
-    are the classes that its config names.
-
-    `rope` is its own rotary embedding, where a drafter could have that. `origin` states how it was found,
-    where it was not given; `changes` what was done to it after a drafter could be trained on it, and
-    `is_quantised` whether that was quantisation.
+    are the classes that its config names. `rope` is the target's rotary embedding, if a drafter could have
+    the same one. `origin` states how the target was found, if the user did not name it. `changes` are
+    modifications after a drafter could be trained on it; `is_quantised`: quantisation is among them.
     """
 
     name: str | None = None
@@ -462,9 +460,9 @@ class Target(Struct, frozen=True):
 class Drafter(Struct, frozen=True):
     """One drafter. `settings` are values that every layout states, `carried` all other config keys.
 
-    `settled`: how the facts were settled that the file leaves open. `rotation` is what eaglectl.json states
-    of fc's rotation for a target with a rotated residual stream. `publication`: the published drafter that
-    the files are, where they leave something open and are read as its authors ran them.
+    `settled`: how open facts were settled. `rotation` is the entry of eaglectl.json on fc's rotation, for a
+    target with a rotated residual stream. `publication` names the published drafter in these files, if they
+    leave something open and are read as its authors ran them.
     """
 
     producer: str

@@ -93,10 +93,9 @@ class ByTarget(Struct, Generic[Value], frozen=True):
 class Runner(Struct, frozen=True, rename={"id_places": "ids"}):
     """How one runner of a release finds the layers to capture.
 
-    `id_places` are paths in config.json, in the order in which they are looked up; `adds_one` is whether ids
-    there are outputs of layers, which they always are at `output_places`. `without_ids` and
-    `adds_one_by_target` name, in tables, the source of layers where there are no ids and ids whose meaning
-    depends on a target that is not known.
+    `id_places` are paths in config.json, in the order of the lookup. `adds_one`: ids are outputs of layers;
+    at `output_places` they always are. `without_ids` names the source of layers in tables if there are no
+    ids, `adds_one_by_target` if the meaning of ids depends on an unknown target.
     """
 
     label: str
@@ -111,9 +110,9 @@ class Runner(Struct, frozen=True, rename={"id_places": "ids"}):
 
 
 class Flag(Struct, frozen=True):
-    """Where a switch is read.
+    """The places of a switch in a config.
 
-    The `first` path that states it decides, else `any` that states true.
+    The first path of `first` with a value decides; without one, true at any path of `any`.
     """
 
     first: tuple[str, ...] = ()
@@ -133,9 +132,9 @@ class AuxCount(Struct, frozen=True):
 class Behaviour(Struct, frozen=True):
     """What a release does with a config and with tensor names; classes are llama, mla and qwen3.
 
-    `prefixes` are those that a class's loader removes, but not from names that begin with a part of
-    `unprefixed`. Of `weight_patterns` the first that fits a file is opened, without files whose names end as
-    `skipped_weights` say; none: what it opens is not known.
+    `prefixes` are removed by a class's loader, except from names that begin with a part of `unprefixed`. The
+    first of `weight_patterns` that fits a file is opened, without files that end with a part of
+    `skipped_weights`; no pattern means that it is unknown.
     """
 
     runners: Mapping[str, Runner]
@@ -259,8 +258,8 @@ PLACES = {IDS: "top level", NESTED: "eagle_config"}
 class CapturedLayers(Struct, frozen=True):
     """The aux layers that one runner of an engine captures.
 
-    `ids` is None where none are found, and `default` is then what it takes; `boundaries` is None where the
-    target decides.
+    `ids` is None if the config has none; the runner then takes `default`. `boundaries` is None if they depend
+    on the target.
     """
 
     engine: str

@@ -35,8 +35,8 @@ WITH_TENSORS = ("fc_norm", "norm_before_fc")
 class NetworkReading(Struct, frozen=True):
     """What an engine reads otherwise than was trained, where that is all in which its network differs.
 
-    `boundaries` are those that it captures, `switches` the norm switches that it reads otherwise, `theta` the
-    rope base that it takes; None and empty: as trained.
+    `boundaries` are the captured layers, `switches` the norm switches that the engine reads differently,
+    `theta` its rope base. None and empty: as trained.
     """
 
     engine: str
@@ -105,10 +105,10 @@ def _misread_layers(view: View, several: set[tuple[int, ...] | None]) -> tuple[i
 class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
 
-    Where it is, they name the runner that it holds for, if another one of the release differs; where it is as
-    published, the first one is what its authors measured. `rules` are the ids that report the reasons.
-    `reading`: all in which its network differs from the trained one, where that is a matter of reading.
-    `unread`: what of the files was not looked at, where it is as trained.
+    For one served as trained, `reasons` name its runner, if another runner of the release differs. For one
+    served as published, the first reason is its authors' measurement. `rules` are the ids that report the
+    reasons. `reading` is the network that the engine builds, if it differs only by reading the config
+    differently. `unread` is what was not read of files served as trained.
     """
 
     engine: str
@@ -137,9 +137,9 @@ class Verdict(Struct, frozen=True):
 class RuleResults(Struct, frozen=True):
     """What the rules report of a checkpoint whatever the engine.
 
-    `errors` are ids of rules, "" for none, with their messages; `gaps` what they could not look at, and
-    `unread` what was left closed on request. Facts of an engine count where their rule is in `rules`, None
-    for all; `reporting` are the rules that have findings.
+    `errors` are ids of rules, "" for none, with their messages. `gaps` are what rules could not read,
+    `unread` what they skipped on request. Facts of an engine count if their rule is in `rules` (None: all).
+    `reporting` are the rules with findings.
     """
 
     errors: Sequence[tuple[str, str]] = ()

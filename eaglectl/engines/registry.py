@@ -275,7 +275,7 @@ def _can_be_given(path: str) -> bool:
 
 
 def _layers_option(engine: str, drafter: Drafter) -> str:
-    # by which an engine without followed releases takes outputs of layers; none for the embeddings
+    """Return the launch option that selects the drafter's layers by output; "" if it cannot."""
     option, boundaries = unversioned()["engines"][engine].get("layers_option", ""), drafter.aux.boundaries
     if not option or not boundaries or boundaries[0] == 0:
         return ""

@@ -35,11 +35,11 @@ NEVER_SEEN = "was never looked at with such a target"
 class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     """What one release does with the targets of one architecture.
 
-    `adds_one` and `default` are the class's own rule, where an engine leaves it to classes; `language_model`
-    is the class that a wrapper hands layers on to, or that its text_config decides; `backend` is whose
-    model it is where it is not the engine's own; `state` is what it captures, where that is no boundary, or
-    where its ids go, where its decoder does not read them; `last`: with the state after the last layer.
-    `source` is the place in `since`, the release with which this came.
+    `adds_one` and `default` are the class's own rule, if an engine leaves it to classes. `language_model` is
+    the class that a wrapper passes layers on to, or OF_CONFIG if its text_config decides. `backend` is the
+    library of a model that is not the engine's own. `state` describes captured states that are no boundary,
+    or what happens to its ids if its decoder does not read them. `last`: the state after the last layer is
+    captured too. `source` is the place in `since`, the release that introduced this.
     """
 
     architecture: Name
@@ -57,7 +57,8 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
 class TargetReading(Struct, frozen=True):
     """Whether a release captures a target's hidden states; `text` says what it does where it does not.
 
-    `target` is the class as messages name it, or the model type; `last`: the state after its last layer too.
+    `text` is the reason. `target` is the class as messages name it, or the model type. `last`: the state
+    after the last layer is captured too.
     """
 
     captures: Captures
@@ -191,8 +192,8 @@ RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
 class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
-    `flat` is the config after vLLM's speculators reader, where that applies; `target` is the target's config,
-    empty where none was given. Without `files` nothing is known of them.
+    `flat` is the config after vLLM's speculators reader, if it applies. `target` is the target's config,
+    empty without one. Without `files`, nothing is known of them.
     """
 
     drafter: Drafter

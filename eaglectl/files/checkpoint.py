@@ -60,10 +60,10 @@ METADATA, ENTRY = 1_000, 200
 class Checkpoint(Struct, frozen=True):
     """Config, tensor table and file list of one checkpoint.
 
-    `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
-    not store it at one place. `names` are those of all files; `nested` is a pickle in which the tensors are
-    inside of another item. `claim` is why eaglectl.json is no evidence of these files, if it is none;
-    `unread` is what was compared with it of weights whose bytes were not read.
+    `scattered` are tensors with unreadable data: those of pickles that are not on this machine, or do not
+    store it in one place. `names` are the names of all files. `nested` is a pickle with its tensors inside
+    another item. `claim` is why eaglectl.json is no evidence of these files, "" if it is. `unread` is the
+    only part of the weights that was compared with it, "" if all bytes were.
     """
 
     source: Source

@@ -51,9 +51,9 @@ POLICY = RetryPolicy()
 class TransferError(Exception):
     """A request that failed for good. `status` is 0 where no response came, or a broken one.
 
-    `how` continues "the Hub at HOST"; `code` is the Hub's error code, `wait` the seconds that it asked for,
-    `attempts` how often such a request is sent, `is_body` whether a body broke off, which is for the caller
-    to ask for again. `url` may hold a secret and is not for messages.
+    `how` continues "the Hub at HOST". `code` is the Hub's error code, `wait` the requested seconds,
+    `attempts` the number of attempts for such a request. `is_body`: a body broke off, and the caller has to
+    request it again. `url` may hold a secret and is not for messages.
     """
 
     def __init__(

@@ -215,9 +215,10 @@ def is_tensor(value: Value) -> TypeGuard[Object]:
 
 
 def tensor_view(name: str, value: Object) -> _View:
-    """Return where the data of a tensor lies.
+    """Return where the data of a tensor lies in its storage.
 
-    Raises UnfitTensorError, or PickleError for arguments that torch does not write.
+    Raises UnfitTensorError for a tensor that safetensors cannot hold, PickleError for arguments that torch
+    does not write.
     """
     maker = value.named.name
     if maker in UNFIT:
@@ -233,11 +234,12 @@ def tensor_view(name: str, value: Object) -> _View:
             int() as offset,
             size,
             strides,
-            *rest,
+            *options,
         ) if maker in PLAIN and storage in STORAGES and 0 <= count < MAX_ELEMENTS:
             dtype, item_bytes = STORAGES[storage]
-            dtype = next((item.name for item in rest if isinstance(item, Named)), dtype)
-            if any(isinstance(item, dict) and item for item in rest[2:]):
+            # torch's order: requires_grad, the hooks' OrderedDict, then a dtype and a dict of flags
+            dtype = next((option.name for option in options if isinstance(option, Named)), dtype)
+            if any(isinstance(option, dict) and option for option in options[2:]):
                 raise UnfitTensorError(name, "a view with a flag (conj or neg)")
             view = _View(name, dtype, _sizes(size), _sizes(strides), offset, key, item_bytes * count)
             return _checked(view)

@@ -60,8 +60,8 @@ class Origin(Struct, frozen=True):
 class Answers(Options, frozen=True):
     """Answers to what a file leaves open: aux layers, convention, facts about the trainer.
 
-    `origins`: by the key of a choice, who gave the answer, where it was not the user. `assume`: questions
-    that nothing answers get the producer's usual value (--assume-defaults).
+    `origins`: who gave an answer other than the user, by the key of its choice. `assume`: open questions get
+    the producer's usual value (--assume-defaults).
     """
 
     aux_layers: Annotated[
@@ -203,16 +203,16 @@ class Layout(Struct, frozen=True):
     """How a producer's files are written; where it keeps layer ids, `Format.ids` states.
 
     `layer` and `prefix` make tensor names; names that begin with one of `unprefixed` have no prefix.
-    `extra_ids`: ids that are added for engines which read another key. `states_flags`: all four norm switches
-    are written, not only those that are on. `nest` arranges the
-    decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
-    for. `engines`: those that convert judges the output by. `scalings`: the rope scalings that its own code
-    runs, with base 10000 whatever is stated; None: all ropes. `cautions`: what releases of its own trainer
-    make of a feature that is written, or why there is no place for it. `training`: how its trainer takes a
-    start, with the switches by name.
-    `has_null_size`: draft_vocab_size is null where the head is the target's. `needs_embedding`: why its
-    trainer wants embed_tokens in the file. `norms_twice`: its trainer goes on with a state that is normed
-    twice; all others get the two norms as one. `is_default`: written where no layout is named.
+    `extra_ids`: places of ids for engines with another key. `states_flags`: all four norm switches are
+    written, not only those that are on. `nest` arranges the decoder's keys, the others and the carried ones
+    in objects. `lacks`: features without a place, by model class. `engines`: those that convert judges the
+    output by. `scalings`: the rope scalings of its own code, which has base 10000 whatever is stated; None:
+    all ropes. `cautions`: warnings by feature, on what its own trainer does with it. `training`: how its
+    trainer takes a start, with the switches by name.
+
+    `has_null_size`: draft_vocab_size is null if the head is the target's. `needs_embedding`: why its trainer
+    wants embed_tokens in the file. `norms_twice`: its trainer goes on with a state that is normed twice; all
+    others get the two norms as one. `is_default`: written if no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]

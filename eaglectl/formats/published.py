@@ -40,14 +40,13 @@ class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     """What one source measured of a drafter on its target with one chain or tree of draft tokens.
 
-    `steps`, `topk` and `draft_tokens` are SGLang's: with `topk` 1 a chain of `steps` tokens, and
-    `draft_tokens` counts the verified one too. `lengths` are mean acceptance lengths by prompt set, the
-    target's own token included, and `speedups` how many times faster than without a drafter the tokens of one
-    user come. `temperature`, `engine`, `url` and `date` replace those of the source.
+    `steps`, `topk` and `draft_tokens` are SGLang's: with `topk` 1 a chain of `steps` tokens; `draft_tokens`
+    counts the verified token too. `lengths` are mean acceptance lengths by prompt set, with the target's
+    token. `speedups` are the ratios of one user's tokens per second with and without the drafter.
+    `temperature`, `engine`, `url` and `date` replace those of the source.
 
-    `is_by_authors`: the drafter's authors measured it with the file as it is stored. `release`
-    is the engine's, where the source states it; else `since` is the first one that can be what they ran.
-    `changed` is what was not read as it is stored, "" for nothing.
+    `is_by_authors`: the drafter's authors measured the file as stored. `release` is the engine's, if stated;
+    otherwise `since` is the earliest possible one. `changed` is what was not read as stored, "" for nothing.
     """
 
     source: str
@@ -106,10 +105,10 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 class PublishedDrafter(Struct, frozen=True, forbid_unknown_fields=True):
     """A published drafter that its authors measured as the file is stored (figures with `is_by_authors`).
 
-    `targets` are those that it is published for. `keys` are the values of its config that are public, by
-    paths with dots, null for keys that it has not; `config` is the digest of the whole config, where that is
-    public. `reading` answers what the file leaves open as the engine read it that its authors ran; where its
-    training is public (`source`: its address), as it was trained, of the file with this name and config.
+    `targets` are the targets it is published for. `keys` are the public values of its config, by paths with
+    dots; null for an absent key. `config` is the digest of the whole config, if it is public. `reading`
+    answers what the file leaves open: as its authors' engine read it, or, if its training is public
+    (`source`: its address), as it was trained.
     """
 
     name: str

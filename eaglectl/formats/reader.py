@@ -365,8 +365,9 @@ def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
 
 
 def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
+    """Return the target's number of layers by the config; None if it states none, or several."""
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
-    # a key of that name may count the layers that are captured instead
+    # a key of that name may count the aux layers, or the drafter's own layers, at most four
     depths = {
         place: value
         for place in places

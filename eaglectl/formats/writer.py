@@ -39,7 +39,8 @@ def write_config(
     carried = dict(drafter.carried)
     if "rope_interleave" in carried and drafter.dims.attention == "MLA":
         carried["rope_interleave"] = drafter.rope.is_interleaved
-    nested = {
+    # the later wins: the layout's constants, what the source's config carries, what this drafter needs
+    eagle_config = {
         **layout.extra.get("eagle_config", {}),
         **carried.pop("eagle_config", {}),
         **_eagle_config(drafter, format, ids),
@@ -52,8 +53,8 @@ def write_config(
     arranged = layout.nest(drafter, decoder, rest, carried) if layout.nest else {**decoder, **rest}
     config = {"architectures": [layout.architectures[model_class]], **layout.extra, **arranged}
     config.pop("eagle_config", None)
-    if nested:
-        config["eagle_config"] = nested
+    if eagle_config:
+        config["eagle_config"] = eagle_config
     for place in ids:
         if place not in (TOP_IDS, NESTED_IDS):
             put(config, place, list(ids[place]))

@@ -54,8 +54,8 @@ FLOAT_FORMATS: Mapping[str, FloatFormat] = {
 class Summary(Struct, frozen=True):
     """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
 
-    `constant` is the value of all numbers; None where they differ. `mean` is that of a small vector,
-    `zero_rows` how many rows of a matrix are zeros, where all of it was read and it is finite.
+    `constant` is the value of all numbers; None if they differ. `mean` is for small vectors. `zero_rows`
+    counts the rows of zeros of a matrix, if all of it was read and is finite.
     """
 
     largest: float

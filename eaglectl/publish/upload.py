@@ -335,8 +335,8 @@ class Commit(Struct, frozen=True):
 class Upload(Result, frozen=True):
     """The result of `upload`.
 
-    `mismatches` are files that are not there as they were sent, each with how it differs. `sent` is the
-    commit that was made, if any, `oid` the one that holds the files, `tag` the tag at it now.
+    `mismatches` are files that did not arrive as sent, each with the difference. `sent` is the new commit, if
+    any, `oid` the commit with the files, `tag` its tag.
     """
 
     plan: UploadPlan

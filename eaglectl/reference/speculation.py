@@ -264,7 +264,7 @@ class ForcedBatch(Struct, frozen=True):
 
     `tokens`, `positions` and `valid` (not padding) are [batch, time], `states` [batch, time, target_hidden]
     by boundary. `choices` [batch, time] is the target's most likely token after each. `starts` [batch,
-    starts] are the slots whose state a draft begins with, and `is_start` tells those that are no filling.
+    starts] are the slots at which drafts begin; `is_start` is false for filling.
     """
 
     tokens: torch.Tensor

@@ -326,7 +326,7 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     answers = [
         readings.layers_answer(note, best, at)
         if at == place
-        else _judged(note, readings.by_choice(at, best), stage.job.k)
+        else _compare_choices(note, readings.by_choice(at, best), stage.job.k)
         for at, note in enumerate(questions)
     ]
     return tuple(answer for answer in answers if answer is not None)
@@ -470,7 +470,7 @@ class _Readings:
             pick[place]: run.of(self.judging)
             for pick, run in self._drafted(picks, FirstPass.run_first).items()
         }
-        if (answer := _judged(note, drafts, k=1)) is None:
+        if (answer := _compare_choices(note, drafts, k=1)) is None:
             return None
         needed = answer.prompts_needed and 2 * answer.prompts_needed
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
@@ -480,37 +480,38 @@ def _with_choice(pick: Options, place: int, choice: Choice) -> Options:
     return (*pick[:place], choice, *pick[place + 1 :])
 
 
-def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
-    (_, best_drafts), *others = drafts.items()
-    if not others:
+def _compare_choices(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
+    """Compare the first of the choices, the best, with each rival; None without a rival."""
+    best, *rivals = drafts
+    if not rivals:
         return None
-    gains = [best_drafts.gains(other) for _, other in others]
+    gains = [drafts[best].gains(drafts[rival]) for rival in rivals]
     # twice, since either could have come first
     p_values = holm([min(1.0, 2 * gain_p_value(gain)) for gain in gains])
-    ratios = [ratio(best_drafts.at_starts, other.at_starts) for _, other in others]
-    nearest = min(range(len(others)), key=lambda index: ratios[index].value)
-    first, *rest = ((choice, measure(run.at_starts).length) for choice, run in drafts.items())
-    rest.sort(key=lambda tried: -tried[1].value)
+    ratios = [ratio(drafts[best].at_starts, drafts[rival].at_starts) for rival in rivals]
+    nearest = min(range(len(rivals)), key=lambda index: ratios[index].value)
+    lengths = {choice: measure(run.at_starts).length for choice, run in drafts.items()}
+    by_length = sorted(rivals, key=lambda rival: -lengths[rival].value)
     is_beyond_chance = max(p_values) < ANSWER_LEVEL and min(estimate.low for estimate in ratios) > 1
-    outcome, needed, prompts = AnswerOutcome.TIE, None, len(best_drafts.matches)
-    if first[1].low <= DEAD_LENGTH:
+    outcome, needed, prompts = AnswerOutcome.TIE, None, len(drafts[best].matches)
+    if lengths[best].low <= DEAD_LENGTH:
         outcome = AnswerOutcome.NOTHING_DRAFTED
     elif ratios[nearest].value >= LEAST_RATIO:
         if is_beyond_chance and len(gains[0]) >= LEAST_PROMPTS:
             outcome = AnswerOutcome.MEASURED
         else:
-            # of those of the prompts on which anything was drafted
-            gain = gains[max(range(len(gains)), key=lambda index: p_values[index])]
-            count = prompts_needed(gain_effect(gain) or 0.0, ANSWER_LEVEL / 2 / len(gains))
-            needed = count and max(ceil(count * prompts / len(gain)), LEAST_PROMPTS, prompts + 1)
+            # gains are of the prompts on which anything was drafted
+            least_sure = gains[max(range(len(gains)), key=lambda index: p_values[index])]
+            count = prompts_needed(gain_effect(least_sure) or 0.0, ANSWER_LEVEL / 2 / len(gains))
+            needed = count and max(ceil(count * prompts / len(least_sure)), LEAST_PROMPTS, prompts + 1)
     return MeasuredAnswer(
-        note,
-        (first, *rest),
-        others[nearest][0],
-        ratios[nearest],
-        max(p_values),
-        prompts,
-        k,
-        outcome,
-        needed,
+        question=note,
+        tried=tuple((choice, lengths[choice]) for choice in (best, *by_length)),
+        rival=rivals[nearest],
+        ratio=ratios[nearest],
+        p_value=max(p_values),
+        prompts=prompts,
+        k=k,
+        outcome=outcome,
+        prompts_needed=needed,
     )

@@ -32,12 +32,12 @@ class TokenText(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """The tokens of texts, how many of them have a draft token, and what that allows at most.
 
-    `most_length` is the acceptance length of a drafter that is right wherever it has the token. `sets` has
-    the same for each set of prompts, `scripts` for the texts of each script (most of their letters'), where
-    there are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the name of
-    the drafter that this one was pruned from, and its draft tokens, as eaglectl.json states them.
-    `is_of_target`: its lm_head is of rows of the target's. `commands` count such tokens, and take others by
-    the counts, where that needs no training and the files are here.
+    `most_length` is the acceptance length of a drafter that is right at every covered token. `sets` has the
+    same for each set of prompts, `scripts` for the texts of each script (of most of their letters), if there
+    are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the name of the
+    drafter that this one was pruned from, and its draft tokens, by eaglectl.json. `is_of_target`: its lm_head
+    consists of rows of the target's. `commands` count such tokens and select others by the counts, if that
+    needs no training and the files are here.
     """
 
     tokens: int

@@ -45,9 +45,9 @@ class EngineJob(Struct, frozen=True):
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
     tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
     `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
-    `draft_tokens` is the target token of each draft token as the checkpoint means it, where that was read,
-    and `marked_tokens` those of a t2d that says otherwise than d2t. `compares_plain`: the engine decodes
-    the prompts without the drafter too.
+    `draft_tokens` is the target token of each draft token by the checkpoint, if it was read; `marked_tokens`
+    are those of a t2d that contradicts d2t. `compares_plain`: the engine decodes the prompts without the
+    drafter too.
     """
 
     folder: Path
@@ -78,9 +78,9 @@ class EngineJob(Struct, frozen=True):
 class EngineRun(Struct, frozen=True):
     """What an engine did: a result for each prompt with the drafter, and the tokens of plain decoding.
 
-    `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` holds
-    the settings that the engine reports, `differences` where they are not those of the checkpoint. `proves`
-    states what a run of this engine is evidence of. `arguments` are the engine's own that were given.
+    `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` are the
+    settings that the engine reports, `differences` those that contradict the checkpoint. `proves` states what
+    a run of this engine is evidence of. `arguments` are the engine arguments of the user.
     """
 
     engine: str
@@ -107,9 +107,9 @@ class EngineRun(Struct, frozen=True):
 class LoadResult(Result, frozen=True):
     """What vLLM's drafter class and loader make of a checkpoint.
 
-    `version` is vLLM's release, `unfilled` the parameters that the files do not fill, `resolved` the settings
-    that the class reads. `shared` are the parameters that vLLM takes from the target.
-    `trust_remote_code`: the target's own code was allowed to run.
+    `version` is vLLM's release, `unfilled` are parameters that no file fills, `resolved` the settings of the
+    class, `shared` parameters that vLLM takes from the target. `trust_remote_code`: the target's own code was
+    allowed to run.
     """
 
     version: str
@@ -520,11 +520,11 @@ def decode_prompts(
 
 
 def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> EngineRun:
-    """Run `job` in torch, with the drafter and, where the job compares, without.
+    """Run `job` in torch, with the drafter and, if the job compares, without.
 
-    With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
-    Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
-    not fit, RefusedError for a drafter that drafts in parallel.
+    With `reading`, run the network as that engine builds it, and skip the run without a drafter. Raises
+    UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do not fit,
+    RefusedError for a drafter that drafts in parallel.
     """
     require_torch("the reference engine needs")
     from eaglectl.reference.target_model import version_text
@@ -544,7 +544,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     if reading is not None:
         boundaries = reading.boundaries or boundaries
         as_read = stage.model(Candidate(reading.words, "", reading.of(job.drafter), boundaries))
-        assert as_read is not None, "d2t is read as it was trained"
+        assert as_read is not None  # None is for d2t read as absolute ids
         model = as_read
     work.start()
     begin = time.perf_counter()

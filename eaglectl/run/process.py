@@ -164,8 +164,8 @@ MARK = "EAGLECTL_RUN"  # an environment variable that all processes of one run c
 class InstalledEngine(Struct, frozen=True):
     """An engine of this environment: its `name` and `title`, what to install, and the module that runs it.
 
-    `package` is what Python imports; `environment` keeps a short run short and quiet. `memory_argument` is
-    that of the engine's arguments which says how much memory it takes.
+    `package` is the Python package; `environment` keeps a short run short and quiet. `memory_argument` is the
+    engine argument for its memory.
     """
 
     name: str
@@ -202,8 +202,8 @@ class InstalledEngine(Struct, frozen=True):
 class EngineProcess:
     """A child process that runs an engine, and answers one request after the other.
 
-    It leads a session of its own, so that the processes that the engine starts are ended with it. `phase` is
-    what it does, `timeout` the seconds that each request may take.
+    It leads a session of its own, so that all its processes end with it. `phase` is its present work,
+    `timeout` the seconds for each request.
     """
 
     def __init__(

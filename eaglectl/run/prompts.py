@@ -116,7 +116,7 @@ class _Line(Struct):
 class PromptChoice(Struct, frozen=True):
     """Prompts, and where they are from: `file` and its SHA-256 (None for the built-in ones).
 
-    `total` is their number in the file, `sample` that of the sample that was asked for, made by `seed`.
+    `total` is their number in the file; `sample` is the size of a sample, drawn by `seed`.
     """
 
     prompts: tuple[Prompt, ...]

@@ -83,7 +83,7 @@ class PublishedLength(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """Lengths for a target: those measured as a run of ours was, and the others, each highest first.
 
-    `target` is what the target is taken for, and `how` where that name is from.
+    `target` is the published name of the target, `how` where it was found.
     """
 
     alike: tuple[PublishedLength, ...] = ()
@@ -337,14 +337,12 @@ DRAFTINGS: Mapping[str, str] = {
 class SmokeReport(Result, frozen=True):
     """What one drafter did on one engine.
 
-    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,
-    `gaps` those for COULD_NOT_LOOK. `choice` is where the prompts are from. `variants` (of
-    `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
-    and weights.
-    `published` is what others reach with drafters of the target.
-    `trust_remote_code`: the target's own code was allowed to run.
-    `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
-    `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
+    `is_lossless` is None if plain decoding was not run. `failures` are the reasons for the verdict FAIL,
+    `gaps` those for COULD_NOT_LOOK. `choice` is the origin of the prompts. `variants` (of `probed`) and
+    `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
+    `published` is what others reach with drafters of the target. `trust_remote_code`: the target's own code
+    was allowed to run. `coverage` is a reduced draft vocabulary's, of the answers, if their tokens are known.
+    `speed` is the result of --speed, `speed_gap` why there is none. `diagnose_command` looks for the cause.
     `match`: whether a server drafts as these files do.
     """
 
@@ -398,8 +396,8 @@ ROUNDS_ALONE = "rounds of draft-and-verify alone: only greedy runs of the refere
 class SetRatio(Struct, frozen=True):
     """The first drafter's acceptance length over the second's on one set of prompts.
 
-    `ratio` is of drafts from every position of the answers where these were made, else of `rounds`, which are
-    those of draft-and-verify. `reason` says why the ending is not KEPT.
+    `ratio` is of drafts from every position of the answers if there are any, else of `rounds`, of
+    draft-and-verify. `reason` is why the ending is not KEPT.
     """
 
     name: str
@@ -738,12 +736,12 @@ def match_server(
 ) -> ServerMatch:
     """Compare a server's results with those of each drafter's files; `texts` are the target's answers.
 
-    Raises UnreadableError where one of them drafted nothing.
+    Raises UnreadableError if one of them drafted nothing.
     """
     answers = [(result.text.strip(), text.strip()) for result, text in zip(served, texts, strict=True)]
     begin_alike = sum(theirs[:BEGIN] == ours[:BEGIN] for theirs, ours in answers)
     matches = tuple(
-        _match(source, served, results, [theirs == ours for theirs, ours in answers])
+        _compare_rounds(source, served, results, [theirs == ours for theirs, ours in answers])
         for source, results in files
     )
     count = len(served)
@@ -759,15 +757,16 @@ def match_server(
     return ServerMatch(matches, count, begin_alike, ending, nearest, words)
 
 
-def _match(
+def _compare_rounds(
     source: str, served: Sequence[PromptResult], results: Sequence[PromptResult], same: Sequence[bool]
 ) -> FilesMatch:
+    """Compare the server's rounds with those of the files, on the prompts with the `same` answer."""
     pairs = [
-        (theirs, ours)
-        for theirs, ours, is_same in zip(served, results, same, strict=True)
-        if is_same and ours.drafts >= FEWEST_ROUNDS
+        (server_result, file_result)
+        for server_result, file_result, is_same in zip(served, results, same, strict=True)
+        if is_same and file_result.drafts >= FEWEST_ROUNDS
     ]
-    equal = sum((theirs.drafts, theirs.accepted) in _counts(ours) for theirs, ours in pairs)
+    equal = sum((on_server.drafts, on_server.accepted) in _counts(by_files) for on_server, by_files in pairs)
     lengths, change = (measure(served), measure(results)), ratio(served, results)
     ending, needed = _ending(lengths, len(pairs), equal, change)
     total = None if needed is None else math.ceil(needed * len(served) / max(len(pairs), 1))
@@ -775,7 +774,7 @@ def _match(
 
 
 def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
-    """Drafts and accepted drafts by position, and both without the last round: llama-server leaves it out."""
+    """Return drafts and accepted by position, whole and without the last round (llama-server omits it)."""
     last = result.rounds[-1] if result.rounds else 0
     accepted = tuple(count - (place < last) for place, count in enumerate(result.accepted))
     shorter = [(result.drafts - 1, accepted)] if result.rounds else []
@@ -785,7 +784,7 @@ def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
 def _ending(
     lengths: tuple[Measurement, Measurement], compared: int, equal: int, change: Estimate
 ) -> tuple[MatchEnding, int | None]:
-    """Whether one drafter made both, and about how many compared prompts would tell."""
+    """Return whether one drafter made both, and about how many compared prompts would tell."""
     if all(measured.length.value <= DEAD_LENGTH for measured in lengths):
         return MatchEnding.COULD_NOT_TELL, None  # dead drafters are all alike
     if compared < FEWEST_PROMPTS:
