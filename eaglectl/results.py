@@ -109,6 +109,7 @@ class ServedFiles(Struct, frozen=True):
     """How one engine serves a drafter's files; `report` is the run's result, `gap` the reason for none.
 
     `reading`: the reference ran them as the engine reads them, which is not as they were trained.
+    `has_failed`: a run was begun and could not be made.
     """
 
     outcome: ServedAs
@@ -116,6 +117,7 @@ class ServedFiles(Struct, frozen=True):
     report: "eaglectl.SmokeReport | None" = None
     gap: str = ""
     reading: "eaglectl.NetworkReading | None" = None
+    has_failed: bool = False
 
 
 class EngineReadiness(Result, frozen=True):

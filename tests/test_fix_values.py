@@ -28,7 +28,6 @@ def test_a_fix_has_steps_and_its_commands_become_whole() -> None:
         "restore d2t, or run `eaglectl convert SOURCE --for vllm`, which makes it; else x.", "convert"
     )
     assert [step.lead for step in fix.steps] == ["", ", or ", "; "]
-    assert fix.first == "restore d2t, or run `eaglectl convert SOURCE --for vllm`, which makes it"
     whole = fix.completed(Complete("a b"))
     assert [offered.line for offered in whole.commands] == ["eaglectl convert 'a b' --for vllm"]
     assert whole.completed(Complete("other")) == whole

@@ -441,17 +441,20 @@ def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> 
     A doubt that a note of the plan states already is not repeated.
     """
     layout = by_name(plan.layout).layout
-    releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
+    releases: dict[tuple[str, ServedAs, tuple[tuple[str, str], ...]], list[str]] = {}
     requests = engines or [usual_release(name) for name in (layout.engines if layout else ())]
     for verdict in judge_plan(plan, *requests):
         if not verdict.outcome.is_served:
-            releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(
-                verdict.release
-            )
+            kind = verdict.engine, verdict.outcome, verdict.keyed_reasons
+            releases.setdefault(kind, []).append(verdict.release)
     for (engine, outcome, reasons), same_releases in releases.items():
-        if outcome != ServedAs.UNKNOWN or not are_stated(reasons, plan.notes):
+        if outcome != ServedAs.UNKNOWN or not are_stated(dict(reasons), plan.notes):
             span = f"{engine} {' to '.join(dict.fromkeys((same_releases[0], same_releases[-1])))}".strip()
-            yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
+            yield Note(
+                "warning",
+                span,
+                f"{span}, with this output: {outcome}: {'; '.join(reason for _, reason in reasons)}",
+            )
 
 
 def default_output(original: Source, version: str) -> Path:

@@ -27,7 +27,6 @@ from eaglectl.formats.commands import SOURCE, Command, Fix, Step, command, read_
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import (
-    Change,
     Following,
     GivenTarget,
     Judgement,
@@ -316,7 +315,7 @@ class Advice(Struct, frozen=True):
         """What to run where a release does not serve the checkpoint, by its verdict."""
         facts = self.subject.applied_facts.get((verdict.engine, verdict.release))
         if facts is None or any(each.fact.id in NOT_CAPTURED for each in facts):
-            return Following(why="; ".join(verdict.reasons))
+            return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
         known = default_format().layout
         engines = () if known and verdict.engine in known.engines else (only(verdict),)
         offered = (conversion for finding in findings for conversion in finding.repair.conversions)
@@ -332,12 +331,12 @@ class Advice(Struct, frozen=True):
             case OpenFactError() if self.is_open:
                 return Following(choices=dict(self._choices(verdict, wanted, options, self.subject.answers)))
             case EaglectlError() as error:
-                return Following(why=str(error))
+                return Following(why=str(error), keys=(f"{error.topic}:{error.where}",))
             case plan:
                 (after,) = judge_plan(plan, only(verdict), target_config=self.subject.target.config)
         if not after.outcome.is_known_wrong and after.outcome.level > verdict.outcome.level:
             return Following(self._command(options, self.subject.answers))
-        return Following(why=_mending(after, findings))
+        return _mending(after, findings)
 
     def _choices(
         self,
@@ -385,10 +384,9 @@ class Advice(Struct, frozen=True):
         if not any(refusals):
             return fix
         kept = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
-        steps = {step.text: step for step in (*kept, *(Step((text,)) for text in refusals if text))}
-        leads = ("", *["; "] * len(steps))
-        joined = (replace(step, lead=lead) for lead, step in zip(leads, steps.values(), strict=False))
-        return Fix(tuple(joined), fix.remedy, ".")
+        steps = [replace(step, lead="") for step in dict.fromkeys(kept)]
+        steps += [step for text in filter(None, dict.fromkeys(refusals)) for step in read_fix(text).steps]
+        return Fix(_separated(steps), fix.remedy, ".")
 
     def _refusal(self, step: Step) -> str:
         conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
@@ -429,11 +427,12 @@ class Advice(Struct, frozen=True):
         return self.plans[key]
 
 
-def _mending(verdict: Verdict, findings: Sequence[Finding]) -> str:
+def _mending(verdict: Verdict, findings: Sequence[Finding]) -> Following:
     """What else mends what a release does, or what it is."""
     fixes = (finding.repair for finding in findings if finding.rule.id in verdict.rules)
-    others = (fix.text for fix in fixes if not fix.conversions and fix.remedy != "anew")
-    return next(others, "; ".join(verdict.reasons))
+    if other := next((fix for fix in fixes if not fix.conversions and fix.remedy != "anew"), None):
+        return Following(why=other.text)
+    return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
 
 
 def only(verdict: Verdict) -> EngineRequest:
@@ -476,7 +475,7 @@ def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str
     return Step((text,))
 
 
-def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[Change, ...]:
+def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[Fix, ...]:
     """The change for each engine that has a release which does not serve it; only facts of `rules` count."""
     subject = advice.subject
     try:
@@ -492,7 +491,11 @@ def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[Change, ..
         }
         if steps := tuple(_steps(ENGINES[name], subject.view(name), defects, advice)):
             changes.setdefault(steps, []).append(ENGINES[name].title)
-    return tuple(Change(" and ".join(titles), steps) for steps, titles in changes.items())
+    return tuple(Fix(_separated(steps), engines=" and ".join(titles)) for steps, titles in changes.items())
+
+
+def _separated(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return (replace(steps[0], lead=""), *(replace(step, lead=step.lead or "; ") for step in steps[1:]))
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
@@ -531,6 +534,7 @@ def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Ite
         yield Step((f"write {spelled(written)} into config.json",))
         return
     lasting = [fact for fact in facts.values() if fact.remedy in ("restore", "anew")]
-    yield from (Step(read_fix(fix, "measure").parts) for fix in dict.fromkeys(fact.fix for fact in lasting))
+    for fix in dict.fromkeys(fact.fix for fact in lasting):
+        yield from read_fix(fix, "measure").steps
     if len(lasting) < len(facts):
         yield from advice.steps(engine, tuple(defects))

@@ -22,10 +22,9 @@ from eaglectl.files.checkpoint import (
     why_no_checkpoint,
 )
 from eaglectl.files.source import FolderSource
-from eaglectl.formats.commands import Complete
+from eaglectl.formats.commands import Complete, Fix
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import (
-    Change,
     Following,
     GivenTarget,
     Judgement,
@@ -173,14 +172,14 @@ def judge(
         report = replace(report, problem=complete(str(subject.read_error)))
     names = {rule.name for rule in judgement.rules}
     unsettled = subject.drafter.unsettled if subject.read_error is None else ()
-    doubts = tuple(note.reason for note in unsettled if note.topic in names)
+    open_notes = tuple(note for note in unsettled if note.topic in names)
     return replace(
         report,
-        verdict=_check(judgement, report, is_open=bool(doubts or report.problem)),
+        verdict=_check(judgement, report, is_open=bool(open_notes or report.problem)),
         unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
         releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
         changes=tuple(change.completed(complete) for change in changes),
-        doubts=doubts,
+        open_notes=open_notes,
         questions=tuple(note.text for note in unsettled if note.level == "question"),
         seconds=time.perf_counter() - start,
         following=replace(following, why=complete(following.why)),
@@ -242,7 +241,7 @@ def _is_asking(subject: Subject) -> bool:
     return subject.read_error is None and bool(subject.drafter.notes_at("question"))
 
 
-def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[Change, ...], Following]:
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[Fix, ...], Following]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes.
 
     Also the conversions with the answers to what is open.

@@ -2,7 +2,7 @@
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from math import inf, isfinite, log
@@ -252,17 +252,19 @@ class Note(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The note in words; a question lists the options that answer it."""
-        return f"{self.why}{self.ways_to_answer}{self.advice}"
+        answers = f"; pass {options(self.choices)}" if self.level == "question" else ""
+        return f"{self.why}{answers}{self.advice}"
 
     @property
-    def ways_to_answer(self) -> str:
-        """The options that answer a question, as its text lists them; "" where it is none."""
-        return f"; pass {options(self.choices)}" if self.level == "question" else ""
+    def key(self) -> str:
+        """What it is about, whatever its words are."""
+        return f"{self.topic}:{self.about}"
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that settle it, those of choices without their values."""
-        return (*self.remedies, *dict.fromkeys(choice.option for choice in self.choices))
+        """The options that take a problem out or answer a question, those of choices without values."""
+        choices = self.choices if self.level == "question" else ()
+        return (*self.remedies, *dict.fromkeys(choice.option for choice in choices))
 
     @property
     def whole_choices(self) -> list[Choice]:
@@ -279,9 +281,9 @@ class Note(Struct, frozen=True):
         return self.text if self.level == "question" else self.why
 
 
-def are_stated(reasons: Iterable[str], notes: Sequence[Note]) -> bool:
+def are_stated(keys: Collection[str], notes: Sequence[Note]) -> bool:
     """Whether the notes state all of these reasons."""
-    return all(any(reason in note.text for note in notes) for reason in reasons)
+    return {note.key for note in notes}.issuperset(keys)
 
 
 def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:

@@ -3,7 +3,7 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, convert, field
@@ -118,6 +118,13 @@ class Verdict(Struct, frozen=True):
     rules: tuple[str, ...] = ()
     reading: NetworkReading | None = None
     unread: str = ""
+    keys: tuple[str, ...] = ()
+
+    @property
+    def keyed_reasons(self) -> tuple[tuple[str, str], ...]:
+        """The reasons, each with its key; a reason without one is its own."""
+        keys = self.keys or self.reasons
+        return tuple((key or reason, reason) for key, reason in zip(keys, self.reasons, strict=True))
 
     @property
     def words(self) -> str:
@@ -147,6 +154,7 @@ class RuleResults(Struct, frozen=True):
     unread: str = ""
     rules: Collection[str] | None = None
     reporting: Collection[str] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
         """Return the known faults, the worst first: by facts, then by errors that no fact reports.
@@ -167,6 +175,14 @@ class RuleResults(Struct, frozen=True):
 
 
 NO_RESULTS = RuleResults()
+
+
+def _keyed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return texts, each once, with the key that comes first."""
+    keys: dict[str, str] = {}
+    for key, text in pairs:
+        keys.setdefault(text, key)
+    return keys
 
 
 def publication(
@@ -241,6 +257,11 @@ class Engine(Struct, frozen=True, eq=False):
         """Every fact, in the order of the file."""
         return convert(self.data["facts"], tuple[Fact, ...])
 
+    @property
+    def layer_rules(self) -> frozenset[str]:
+        """The rules of the facts that other layers are captured than were trained on."""
+        return frozenset(fact.rule for fact in self.facts if fact.misread == "aux layers")
+
     @cached
     def facts_of(self, release: str) -> tuple[Fact, ...]:
         """Return the facts that hold in a release."""
@@ -304,22 +325,25 @@ class Engine(Struct, frozen=True, eq=False):
         all_facts = self.applied(view, release) if applied is None else applied
         facts = [entry for entry in all_facts if results.rules is None or entry.fact.rule in results.rules]
         if faults := results.faults(facts):
-            texts = tuple(dict.fromkeys(text for *_, text in faults))
+            keys = _keyed((results.keys.get(text, rule), text) for _, rule, text in faults)
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
             reading = None
             if len(faults) == len(facts) and not results.errors and faults[0][0] == ServedAs.DIFFERS:
                 captured = self.readings(view, release)
                 reading = network_reading(f"{self.title} {release}", view, captured, facts)
-            return Verdict(self.name, release, faults[0][0], texts, rules, reading)
-        doubts = [fact.text for fact in facts] + [note.reason for note in view.drafter.unsettled]
-        if texts := tuple(dict.fromkeys([*doubts, *results.gaps])):
-            return self._doubtful(view, release, texts, results)
+            return Verdict(
+                self.name, release, faults[0][0], tuple(keys), rules, reading, keys=tuple(keys.values())
+            )
+        doubts = [(fact.fact.rule, fact.text) for fact in facts]
+        doubts += [(note.key, note.reason) for note in view.drafter.unsettled]
+        if keys := _keyed([*doubts, *(("", gap) for gap in results.gaps)]):
+            return self._doubtful(view, release, keys, results)
         reasons = self.runner_remarks(view, release)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, reasons, unread=results.unread)
 
-    def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
+    def _doubtful(self, view: View, release: str, keys: Mapping[str, str], results: RuleResults) -> Verdict:
         """Return the verdict for open questions (`texts`); published figures may settle them."""
-        unknown = Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+        unknown = Verdict(self.name, release, ServedAs.UNKNOWN, tuple(keys), keys=tuple(keys.values()))
         published, unsettled = view.drafter.publication, view.drafter.unsettled
         if published is None or results.gaps or any(note.level != "note" for note in unsettled):
             return unknown
@@ -329,7 +353,7 @@ class Engine(Struct, frozen=True, eq=False):
             published, self.title, self.releases, lambda other: self._open_facts(view, other) == here
         )
         if gap:
-            return replace(unknown, reasons=(*texts, gap))
+            return replace(unknown, reasons=(*keys, gap), keys=(*keys.values(), ""))
         reasons += self.runner_remarks(view, release)[1:]
         return Verdict(self.name, release, ServedAs.AS_PUBLISHED, reasons, unread=results.unread)
 

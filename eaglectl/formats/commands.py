@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Literal
 
 from msgspec import Struct
@@ -117,11 +117,7 @@ class Complete(Struct, frozen=True):
 
     def __call__(self, text: str) -> str:
         """Return the text with its commands made whole."""
-        return COMMAND.sub(self._whole, text) if SOURCE in text else text
-
-    def _whole(self, match: re.Match[str]) -> str:
-        offered = read_command(match[1])
-        return match[0] if offered is None else self.whole(offered).text
+        return Step(tuple(_parts(text))).completed(self).text if SOURCE in text else text
 
 
 class Step(Struct, frozen=True):
@@ -151,11 +147,15 @@ class Step(Struct, frozen=True):
 
 
 class Fix(Struct, frozen=True):
-    """What to do about a defect, step by step; false without a step. `remedy` is what mends it."""
+    """What to do about a defect, step by step; false without a step. `remedy` is what mends it.
+
+    `engines` are those for whose releases it is the smallest change.
+    """
 
     steps: tuple[Step, ...] = ()
     remedy: Remedy = ""
     end: str = ""
+    engines: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.steps)
@@ -166,11 +166,6 @@ class Fix(Struct, frozen=True):
         return "".join(f"{step.lead}{step.text}" for step in self.steps) + self.end
 
     @property
-    def parts(self) -> tuple[str | Command, ...]:
-        """Its words and commands as those of one step, without what ends it."""
-        return tuple(part for step in self.steps for part in (step.lead, *step.parts) if part)
-
-    @property
     def commands(self) -> tuple[Command, ...]:
         """The commands in it."""
         return tuple(offered for step in self.steps for offered in step.commands)
@@ -179,12 +174,6 @@ class Fix(Struct, frozen=True):
     def conversions(self) -> tuple[Command, ...]:
         """The conversions among its commands."""
         return tuple(offered for offered in self.commands if offered.verb == "convert")
-
-    @property
-    def first(self) -> str:
-        """What to do first, in words, with its alternatives."""
-        steps = takewhile(lambda step: step.lead != "; ", self.steps)
-        return "".join(f"{step.lead}{step.text}" for step in steps)
 
     def completed(self, complete: Complete) -> "Fix":
         """Return the fix with whole commands."""

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.drafter.drafter import GIVEN, Drafter, Target
+from eaglectl.drafter.drafter import GIVEN, Drafter, Note, Target
 from eaglectl.drafter.tensors import Fault, Ids, as_engines_read, faults, is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.engine import RuleResults, Verdict
@@ -32,7 +32,7 @@ from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.commands import Command, Complete, Fix, Step, read_fix
+from eaglectl.formats.commands import Fix, read_fix
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.rule import (
@@ -361,12 +361,11 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             return
         for note in (note for note in self.drafter.notes if note.topic == topic and note.level != "note"):
             if note.level == "question" and not is_fault:
-                raise CannotLook(note.text)
+                raise CannotLook(note.text, note.topic, note.about)
             is_tensor = note.about in self.checkpoint.tensors or is_known(note.about)
             place = f"tensor:{note.about}" if is_tensor else key_place(self.config, note.about)
             place = "" if place == "config.json" else place
-            options = note.options if note.level in ("question", "problem") else ()
-            yield Match(note.text, place, options=options, why=note.why)
+            yield Match(note.text, place, options=note.options, why=note.why, key=note.key)
 
     def ended_on(self, topic: str) -> bool:
         """Whether an error on this topic ended reading."""
@@ -399,6 +398,7 @@ class Unchecked(Struct, frozen=True):
     rule: Rule
     reason: str
     is_required: bool
+    key: str = ""
 
 
 class Judgement(Struct, frozen=True):
@@ -457,7 +457,8 @@ def judge_drafter(
             passed += [rule] if len(findings) == before else []
         except UnreadableError as error:  # CannotLook among them
             is_required = rule.family.startswith("serving") or rule.id in policy.required
-            unchecked.append(Unchecked(rule, str(error), is_required))
+            key = f"{error.topic}:{error.where}" if error.topic else rule.id
+            unchecked.append(Unchecked(rule, str(error), is_required, key))
     reported = _drop_duplicates(findings)
     errors = (*(subject.value_errors or ()), *_errors(subject, reported))
     judgement = Judgement(subject, ran, reported, tuple(unchecked), tuple(passed), errors)
@@ -531,6 +532,7 @@ def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
         "weights not read" if subject.headers_only and subject.value_errors is None else "",
         ids,
         {finding.rule.id for finding in judgement.findings},
+        {finding.match.message: finding.match.key for finding in judgement.findings if finding.match.key},
     )
 
 
@@ -561,41 +563,14 @@ class Following(Struct, frozen=True):
     """What to run next for a checkpoint that a release does not serve: a conversion, or one of several.
 
     `choices`: by the conversion with each answer to what is open, what the release makes of the files if that
-    answer is true, and what it means. `why`: why no conversion makes the release serve it.
+    answer is true, and what it means. `why`: why no conversion makes the release serve it, `keys` those of
+    the reasons that it states again.
     """
 
     command: str = ""
     choices: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
-
-
-class Change(Struct, frozen=True):
-    """The smallest change with which every release of some engines serves a checkpoint: its steps."""
-
-    engines: str
-    steps: tuple[Step, ...]
-
-    @property
-    def words(self) -> str:
-        """The steps in words."""
-        return "; ".join(step.text for step in self.steps)
-
-    @property
-    def text(self) -> str:
-        """The change in words, with the engines."""
-        return f"{self.engines}: {self.words}"
-
-    @property
-    def command(self) -> str:
-        """The command that is all of it; "" where it is more than one command."""
-        match self.steps:
-            case (Step(parts=(Command(line=line), *_)),):
-                return line
-        return ""
-
-    def completed(self, complete: Complete) -> "Change":
-        """The change with whole commands."""
-        return replace(self, steps=tuple(step.completed(complete) for step in self.steps))
+    keys: tuple[str, ...] = ()
 
 
 class Report(Result, frozen=True):
@@ -629,13 +604,13 @@ class Report(Result, frozen=True):
     fail_on: Severity | None = "error"
     problem: str = ""
     releases: tuple[Verdict, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Fix, ...] = ()
     expired: tuple[Suppression, ...] = ()
     target: str = ""
     target_digest: str = ""
     is_of_copy: bool = False
     skipped: str = ""
-    doubts: tuple[str, ...] = ()
+    open_notes: tuple[Note, ...] = ()
     questions: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
     lowered: Mapping[str, Severity] = field(default_factory=dict)
@@ -647,9 +622,14 @@ class Report(Result, frozen=True):
         return self.path
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is open of how the drafter was trained."""
+        return tuple(note.reason for note in self.open_notes)
+
+    @property
     def smallest_changes(self) -> tuple[str, ...]:
         """The smallest changes in words."""
-        return tuple(change.text for change in self.changes)
+        return tuple(f"{change.engines}: {change.text}" for change in self.changes)
 
     @property
     def unreported(self) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ class Match(Struct, frozen=True):
     repair: Fix = Fix()
     options: tuple[str, ...] = ()
     why: str = ""
+    key: str = ""
 
 
 # takes the Subject; its module imports this one

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -106,10 +107,9 @@ def _ahead(report: Report) -> Iterator[Line]:
 
 
 def _next(report: Report) -> str:
-    repairs = [finding.repair.steps for finding in report.findings if _is_worse(finding)]
-    steps = (step for steps in (*(change.steps for change in report.changes), *repairs) for step in steps)
-    commands = (offered.line for step in steps for offered in step.commands if not offered.lacks_target)
-    return next(commands, "")
+    repairs = (*report.changes, *(finding.repair for finding in report.findings if _is_worse(finding)))
+    commands = (offered for repair in repairs for offered in repair.commands)
+    return next((offered.line for offered in commands if not offered.lacks_target), "")
 
 
 def _more(report: Report, first: Sequence[Finding]) -> Iterator[Section]:
@@ -145,19 +145,22 @@ def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
     if _is_unreadable(report) or report.skipped:
         problem = report.problem and f"could not be read: {report.problem}"
         return [text for text in (problem, report.skipped) if text]
-    texts = [finding.match.message for finding in shown]
-    for gap in _gaps(report):
-        if not any(gap in text or text in gap for text in texts):
-            texts.append(gap)
+    stated = {finding.match.key or finding.rule.id for finding in shown}
+    gaps: dict[str, str] = {}
+    for key, gap in _gaps(report):
+        gaps.setdefault(key, gap)
     causes: list[Line] = [answer_line(report.releases, report.trained)] if report.releases else []
-    return [*causes, *texts[len(shown) :][:MOST_CAUSES]]
+    return [*causes, *[gap for key, gap in gaps.items() if key not in stated][:MOST_CAUSES]]
 
 
-def _gaps(report: Report) -> list[str]:
+def _gaps(report: Report) -> Iterator[tuple[str, str]]:
     """Why required rules could not look, and the faults in engine releases that no rule reports."""
-    gaps = [f"could not look: {each.reason}" for each in report.unchecked if each.is_required]
-    faults = [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
-    return [*gaps, *faults, *report.unreported]
+    yield from ((gap.key, f"could not look: {gap.reason}") for gap in report.unchecked if gap.is_required)
+    for verdict in report.releases:
+        if not verdict.rules and not verdict.outcome.is_served:
+            yield from verdict.keyed_reasons
+    if report.unreported:
+        yield from ((note.key, note.reason) for note in report.open_notes)
 
 
 def _first(report: Report, *, is_quiet: bool) -> list[Finding]:
@@ -207,7 +210,8 @@ def _repair(finding: Finding, command: str) -> str:
             return "the next command"
         case [offered]:
             return f"`{offered.line}`"
-    return finding.repair.first
+    first = takewhile(lambda step: step.lead != "; ", finding.repair.steps)
+    return replace(finding.repair, steps=tuple(first), end="").text
 
 
 def _is_worse(finding: Finding) -> bool:

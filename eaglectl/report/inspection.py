@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target
+from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target, options
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines.behaviour import CapturedLayers
 from eaglectl.engines.engine import Verdict
@@ -129,21 +129,23 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
 
     Questions come first. Layers that are read otherwise stand in the first line already.
     """
-    reasons, choices = _reasons(verdicts), inspection.following.choices
+    reasons, following = _reasons(verdicts), inspection.following
     # with the options that answer them
     questions = {
-        note.reason: note.why if choices else f"{note.why}{note.ways_to_answer}"
+        note.key: note.why if following.choices else f"{note.why}; pass {options(note.choices)}"
         for note in inspection.drafter.notes_at("question")
     }
-    asked = [questions[reason] for reason in reasons if reason in questions]
-    others = [f"{engine_names(group)}: {text}" for text, group in reasons.items() if text not in questions]
-    if not command.startswith("eaglectl validate"):
+    keys = {reason: key for verdict in verdicts for key, reason in verdict.keyed_reasons}
+    asked = [questions[keys[reason]] for reason in reasons if keys[reason] in questions]
+    others = [
+        f"{engine_names(group)}: {text}" for text, group in reasons.items() if keys[text] not in questions
+    ]
+    if command != inspection.validate:
         asked = asked or list(questions.values())[:1]
-        others += (
-            [why] if (why := inspection.following.why) and not any(why in text for text in others) else []
-        )
+        is_stated = {keys[reason] for reason in reasons}.issuperset(following.keys or (following.why,))
+        others += [following.why] if following.why and not is_stated else []
     lines: list[Line] = [*asked, *others]
-    most = 1 if choices else MOST_CAUSES
+    most = 1 if following.choices else MOST_CAUSES
     if len(lines) > most:
         rest = plural(len(lines) - most, "more reason")
         lines[most:] = [Words(f"and {rest} with -v", "quiet")]
@@ -155,8 +157,8 @@ def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     return grouped(
         (reason, verdict)
         for verdict in verdicts
-        for reason in remarks(verdict)
-        if not verdict.reading or f"boundaries {list(verdict.reading.boundaries or ())}" not in reason
+        for key, reason in verdict.keyed_reasons
+        if reason in remarks(verdict) and not (verdict.reading and key in ENGINES[verdict.engine].layer_rules)
     )
 
 

@@ -158,7 +158,7 @@ def why_not_served(serving: OutputServing, shown: Sequence[Note] = ()) -> str:
     """
     verdict = serving.verdict
     others = f" ({serving.serving} serve it)" if serving.serving else ""
-    is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(verdict.reasons, shown)
+    is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(dict(verdict.keyed_reasons), shown)
     why = "see the warning above" if is_shown else "; ".join(verdict.reasons)
     if not verdict.release:  # of an engine whose releases are not followed
         return f"{verdict.outcome}: {why}"

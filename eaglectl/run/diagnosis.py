@@ -151,11 +151,6 @@ class Shown(Struct, frozen=True):
     title: str = ""
     fix: Fix = Fix()
 
-    @property
-    def whole(self) -> str:
-        """The sentence with the fix."""
-        return f"{self.words}; fix: {self.fix.text}" if self.fix else self.words
-
 
 # what shows a cause, why the evidence has nothing on it, or None where the evidence rules it out
 Outcome = Shown | str | None
@@ -239,7 +234,7 @@ def find_cause(
         cause.id,
         cause.ending,
         shown.title or cause.title,
-        shown.whole,
+        f"{shown.words}; fix: {shown.fix.text}" if shown.fix else shown.words,
         shown.commands,
         tuple(ruled_out),
         (*not_looked, *((title, "an earlier question had its answer") for title in rest)),
@@ -397,7 +392,10 @@ def _engine_commands(evidence: Evidence, *more: str) -> tuple[str, ...]:
 
     Where reading says of none, the commands with the names `more`.
     """
-    commands = tuple(change.command or change.words for change in evidence.validated.changes)
+    commands = tuple(
+        change.commands[0].line if len(change.steps) == 1 and change.commands else change.text
+        for change in evidence.validated.changes
+    )
     return commands or evidence.known(*more)
 
 

@@ -16,8 +16,8 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.engines.engine import Verdict
-from eaglectl.formats.commands import Step, read_fix
-from eaglectl.judge.judgement import Change, Report, Suppressed, Unchecked, unopened_report
+from eaglectl.formats.commands import Fix, Step, read_fix
+from eaglectl.judge.judgement import Report, Suppressed, Unchecked, unopened_report
 from eaglectl.judge.rule import Finding, Match, Rule, Severity, Suppression
 from eaglectl.report import findings
 from eaglectl.report.ci import fingerprints, github, junit, sarif
@@ -81,7 +81,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
             Verdict("vllm", "0.24.0", ServedAs.AS_TRAINED),
             Verdict("sglang", "0.5.23", ServedAs.UNKNOWN, ("the target's type is not known",), ()),
         ),
-        changes=(Change("vLLM", read_fix("run `eaglectl convert drafter`", "convert").steps),),
+        changes=(Fix(read_fix("run `eaglectl convert drafter`", "convert").steps, engines="vLLM"),),
         expired=(OLD,),
     )
     return replace(base, **changes)
@@ -108,7 +108,7 @@ def hostile() -> Report:
         policy=HOSTILE,
         problem=HOSTILE,
         releases=(Verdict("vllm", "0.22.0", ServedAs.DIFFERS, (HOSTILE,), ()),),
-        changes=(Change("vLLM", (Step((HOSTILE,)),)),),
+        changes=(Fix((Step((HOSTILE,)),), engines="vLLM"),),
     )
 
 

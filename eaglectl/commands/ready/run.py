@@ -91,7 +91,7 @@ NOT_RUN = {
     ServedAs.DIFFERS: "is not installed here, and the reference cannot run what it makes of the files",
 }
 # a run, or why there is none
-Attempt = tuple[SmokeReport | None, str]
+Attempt = tuple[SmokeReport | None, str, bool]
 
 
 @with_keywords
@@ -240,8 +240,7 @@ def _errors(findings: Sequence[Finding]) -> list[Finding]:
 class _Work(Struct, frozen=True):
     """The steps of one call of `ready`, and the values that they share.
 
-    `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
-    are the gaps of those that were tried and could not be made.
+    `runs` are those that were made, by place, engine and reading: the reference stands for several.
     """
 
     source: str
@@ -251,7 +250,6 @@ class _Work(Struct, frozen=True):
     questions: OpenQuestions
     on_progress: OnProgress | None
     runs: dict[object, Attempt] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
 
     def stored(self, verdict: Verdict, drafter: Drafter) -> EngineReadiness:
         place, revision = hub_name(self.source) or (self.source, None)
@@ -264,12 +262,18 @@ class _Work(Struct, frozen=True):
         return EngineReadiness(verdict.engine, verdict.release, files, None, commands[verdict.engine])
 
     def server(self, url: str) -> EngineReadiness:
-        report, gap = self._run(self.source, url)
+        report, gap, has_failed = self._run(self.source, url)
         outcome = OUTCOMES[report.verdict] if report else ServedAs.UNKNOWN
         return EngineReadiness(
             without_secrets(url),
             "",
-            ServedFiles(outcome, tuple(report.failures or report.gaps) if report else (), report, gap),
+            ServedFiles(
+                outcome,
+                tuple(report.failures or report.gaps) if report else (),
+                report,
+                gap,
+                has_failed=has_failed,
+            ),
         )
 
     def _given_again(self) -> list[str]:
@@ -379,7 +383,7 @@ class _Work(Struct, frozen=True):
         if losses := list(filter(None, map(_regression, states))):
             return replace(result, verdict=CheckVerdict.FAIL, reason=losses[0])
         gaps = [gap for report in reports for gap in report.gaps]
-        gaps += [state.final.gap for state in states if state.final.gap in self.failed]
+        gaps += [state.final.gap for state in states if state.final.has_failed]
         if gaps:
             return replace(result, verdict=CheckVerdict.COULD_NOT_LOOK, reason="; ".join(dict.fromkeys(gaps)))
         # what stands out of the numbers of the files, and of the runs
@@ -465,19 +469,20 @@ class _Work(Struct, frozen=True):
         """
         outcome, reading = verdict.outcome, None
         if _installed(verdict.engine, self.options) == verdict.release:
-            report, gap = self._run(place, verdict.engine)
+            report, gap, has_failed = self._run(place, verdict.engine)
         else:
             reading = verdict.reading if outcome == ServedAs.DIFFERS else None
             report, gap = None, f"{release_name(verdict)} {NOT_RUN.get(outcome, 'is not installed here')}"
+            has_failed = False
             if reading or outcome.is_served:
-                report, gap = self._run(place, REFERENCE, reading)
-        return ServedFiles(outcome, verdict.reasons, report, gap, reading if report else None)
+                report, gap, has_failed = self._run(place, REFERENCE, reading)
+        return ServedFiles(outcome, verdict.reasons, report, gap, reading if report else None, has_failed)
 
     def _run(self, place: str, engine: str, reading: NetworkReading | None = None) -> Attempt:
         if self.target.weights is None:
-            return None, "the target's weights are not here"
+            return None, "the target's weights are not here", False
         if engine == REFERENCE and not has_torch():
-            return None, "no torch"
+            return None, "no torch", False
         key = place, engine, reading and reading.key
         if key not in self.runs:
             answers = self.options.answers if place == self.source else Answers()
@@ -486,11 +491,10 @@ class _Work(Struct, frozen=True):
                 report = smoke_drafts(
                     on_disk(place), target, smoking, self.on_progress, is_brief=True, reading=reading
                 )
-                self.runs[key] = report, ""
+                self.runs[key] = report, "", False
             except (RefusedError, UnreadableError) as error:
-                self.runs[key] = None, str(error)
-                if self.options.prompts is not None or isinstance(error, UnreadableError):
-                    self.failed.append(str(error))
+                has_failed = self.options.prompts is not None or isinstance(error, UnreadableError)
+                self.runs[key] = None, str(error), has_failed
         return self.runs[key]
 
 

@@ -30,7 +30,8 @@ def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
     for note in subject.drafter.notes:
         if note.topic in topics and note.level != "note":
             is_key = note.about in subject.config
-            yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
+            place = f"config.json:{note.about}" if is_key else key_place(subject.config, IDS)
+            yield Match(note.text, place, options=note.options, key=note.key)
 
 
 @rule("EGL401", "aux-count", "error", "settle")

@@ -1,0 +1,249 @@
+"""Values decide and sentences tell: no code looks into a message, a fix or a reason that eaglectl wrote."""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import eaglectl
+from eaglectl import errors
+from eaglectl.drafter.drafter import Note
+from eaglectl.engines.behaviour import AppliedFact
+from eaglectl.errors import EaglectlError
+from eaglectl.formats.commands import Step
+from eaglectl.judge import judgement
+from eaglectl.report.findings import reports_outline
+from tests.cases import STATED
+from tests.conftest import FIXTURES
+from tests.validation.judging import every_patch
+from tests.validation.patches import Patch
+
+PACKAGE = Path(eaglectl.__file__).parent
+# what a text is, beside those of errors
+TEXTS = {"text", "message", "fix", "reason", "reasons", "words", "why", "how", "gap"}
+SEARCHES = {
+    "partition", "rpartition", "split", "rsplit", "startswith", "endswith", "replace", "removeprefix",
+    "removesuffix", "find", "index", "count", "splitlines",
+}  # fmt: skip
+ERRORS = {"error", "refusal", "failure"}
+PATTERNS = {"search", "match", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
+# where text is made safe, and commands are read from documentation
+MAKERS = {"text.py", "shell.py", "formats/commands.py"}
+# errors of Python, of torch and of engines, which have no other field; and the SOURCE as it was given
+FOREIGN = {
+    "files/hub_requests.py: not_here",
+    "errors.py: error_text", "errors.py: input_error", "files/opcodes.py: read_pickle",
+    "publish/card.py: _with_front_matter", "reference/target_model.py: _loading",
+    "run/process.py: error_answer", "target/files.py: read_target_config",
+}  # fmt: skip
+# it may only become shorter
+LEFT = {
+    "api/diff.py: errors_of_side",  # whether an error names its side's path already
+    "files/checkpoint.py: _naming",  # the same of a source, and where its pointers are fetched
+    "commands/ready/run.py: _cause",  # a reason that the verdict's reason has in it
+    "commands/ready/run.py: _gaps",  # equal gaps of several engines
+}
+
+
+def _is_text(node: ast.expr, names: set[str]) -> bool:
+    match node:
+        case ast.Attribute(attr=name):
+            return name in TEXTS
+        case ast.Name(id=name):
+            return name in names
+        case ast.Subscript(value=value) | ast.Starred(value=value):
+            return _is_text(value, names)
+        case ast.IfExp(body=body, orelse=orelse):
+            return _is_text(body, names) or _is_text(orelse, names)
+        case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]):
+            return f"error {name}" in names or name in ERRORS
+        case ast.Call(func=ast.Attribute(value=value)):
+            return _is_text(value, names)
+    return False
+
+
+def _text_names(function: ast.FunctionDef) -> set[str]:
+    """The names of a function that hold texts, and of errors that it catches, as "error NAME"."""
+    names = {f"error {node.name}" for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)}
+    for node in ast.walk(function):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = list(zip(targets, values, strict=False))
+            case ast.FunctionDef(args=ast.arguments(args=arguments, kwonlyargs=others)):
+                names |= {argument.arg for argument in (*arguments, *others)} & (TEXTS - {"text", "how"})
+            case ast.Assign(targets=[target], value=value) | ast.NamedExpr(target=target, value=value):
+                pairs = [(target, value)]
+            case ast.comprehension(target=target, iter=value) | ast.For(target=target, iter=value):
+                pairs = [(target, value)]
+        for target, value in pairs:
+            made = value.elt if isinstance(value, ast.ListComp | ast.GeneratorExp) else value
+            if isinstance(target, ast.Name) and _is_text(made, names):
+                names.add(target.id)
+    return names
+
+
+def _looks(node: ast.AST, names: set[str]) -> bool:
+    match node:
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn(), *_], comparators=[searched, *_]):
+            return _is_text(searched, names) or _is_text(left, names)
+        case ast.Call(func=ast.Attribute(value=value, attr=method), args=arguments):
+            is_cut = method in SEARCHES and _is_text(value, names)
+            return is_cut or (method in PATTERNS and any(_is_text(argument, names) for argument in arguments))
+    return False
+
+
+def looked_into(source: str) -> Iterator[str]:
+    """The functions of a module that look into a text."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            names = _text_names(function)
+            if any(_looks(node, names) for node in ast.walk(function)):
+                yield function.name
+
+
+def places() -> set[str]:
+    modules = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    return {
+        f"{module}: {name}"
+        for module, path in modules.items()
+        if module not in MAKERS
+        for name in looked_into(path.read_text())
+    }
+
+
+def test_no_code_looks_into_a_text_that_eaglectl_wrote() -> None:
+    assert places() - FOREIGN == LEFT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return 'convert' in finding.fix",
+        "return note.text.partition('; pass')[0]",
+        "fix = finding.fix\n    return re.search('convert', fix)",
+        "return any(part in text for text in [each.reason for each in found] for part in text)",
+        "texts = [each.message for each in found]\n    return any('x' in text for text in texts)",
+        "if why := verdict.reasons:\n        return why[0].startswith('x')",
+        "try:\n        f()\n    except ValueError as error:\n        return '--drop' in str(error)",
+        "return PATTERN.findall(finding.match.message)",
+    ],
+)
+def test_the_lint_finds_what_it_is_for(line: str) -> None:
+    assert [*looked_into(f"def decide(finding, note, found):\n    {line}\n")] == ["decide"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return finding.option in options",
+        "return f'{finding.fix}'",
+        "return text in known",
+        "return part.split(',')",
+    ],
+)
+def test_the_lint_leaves_values_alone(line: str) -> None:
+    assert not [*looked_into(f"def decide(finding, part):\n    {line}\n")]
+
+
+def noise(text: str) -> str:
+    """Another text for each text, in which no word of it is left."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _noisy(text: Any, owner: object) -> str:
+    return noise(text(owner))
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Every error, note, finding, fix and reason says noise."""
+    bounded = judgement._bounded
+    for kind in (Note, Step):
+        text: Any = kind.__dict__["text"].fget
+        monkeypatch.setattr(kind, "text", property(partial(_noisy, text)))
+    monkeypatch.setattr(errors, "printable", noise)
+    applied = "eaglectl.engines.engine.AppliedFact"
+    monkeypatch.setattr(applied, lambda fact, text: AppliedFact(fact, noise(text)))
+    monkeypatch.setattr(
+        judgement,
+        "_bounded",
+        lambda matches: (replace(match, message=noise(match.message)) for match in bounded(matches)),
+    )
+    return monkeypatch
+
+
+def decided(folder: Path, **given: Any) -> list[object]:
+    """Return what inspect, validate and a dry conversion decide: outcomes, exit codes and commands."""
+    decisions: list[object] = []
+    for function in (_inspected, _validated, _converted):
+        try:
+            decisions.append(function(str(folder), **given))
+        except EaglectlError as error:
+            decisions.append((type(error), error.exit_code, error.topic, error.option))
+    return decisions
+
+
+def _inspected(source: str, **given: Any) -> object:
+    result = eaglectl.inspect(source, **given)
+    outcomes = [(verdict.engine, verdict.release, verdict.outcome) for verdict in result.verdicts]
+    return outcomes, result.following.command, [*result.following.choices], result.commands, result.validate
+
+
+def _validated(source: str, **given: Any) -> object:
+    report = eaglectl.validate(source, **given)
+    findings = [(finding.rule.id, finding.severity, finding.match.where) for finding in report.findings]
+    commands = [offered.line for change in report.changes for offered in change.commands]
+    offered = [command.line for finding in report.findings for command in finding.repair.commands]
+    outcomes = [(verdict.release, verdict.outcome, verdict.rules) for verdict in report.releases]
+    following = [report.following.command, *report.following.choices, reports_outline([report]).next]
+    return report.verdict, findings, commands, offered, outcomes, following
+
+
+def _converted(source: str, **given: Any) -> object:
+    result = eaglectl.convert(source, None, dry_run=True, measure=None, **given)
+    serving = [(row.verdict.engine, row.verdict.outcome, row.is_worse) for row in result.serving]
+    return serving, [(step.name, step.action, step.stored) for step in result.plan.steps], result.is_missed
+
+
+SAMPLED = [
+    pytest.param(case, id=case.path, marks=[pytest.mark.slow] if number % 9 else [])
+    for number, case in enumerate(STATED)
+]
+
+
+@pytest.mark.parametrize("target", [None, str(FIXTURES / "target")])
+@pytest.mark.parametrize("case", SAMPLED)
+def test_other_words_of_a_producers_files_change_no_decision(
+    case: Any, target: str | None, noisy: pytest.MonkeyPatch
+) -> None:
+    shown = decided(case.folder, target=target)
+    noisy.undo()
+    assert decided(case.folder, target=target) == shown
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param(patch, id=patch.why, marks=[pytest.mark.slow] if number % 40 else [])
+        for number, patch in enumerate(every_patch(besides=__name__))
+    ],
+)
+def test_other_words_of_a_bad_drafter_change_no_decision(
+    patch: Patch, noisy: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = None
+    if patch.target_config is not None:
+        target = tmp_path / "target"
+        target.mkdir()
+        (target / "config.json").write_text(json.dumps(patch.target_config))
+    folder = patch.build(tmp_path)
+    shown = decided(folder, target=target)
+    noisy.undo()
+    assert decided(folder, target=target) == shown
