@@ -209,6 +209,67 @@ def test_the_actions_script_runs(is_bad: bool, tmp_path: Path) -> None:
     assert not (tmp_path / "evil").exists() and not (tmp_path / "path").exists()
 
 
+OPEN = FIXTURES / "producers/specforge/gqa-ids"
+ENDINGS: dict[str, tuple[dict[str, str], int, str]] = {
+    "pass": ({"SOURCE": "good", "ENGINE": "vllm\n"}, 0, "pass"),
+    "findings": ({"SOURCE": "bad"}, 1, "fail"),
+    "an unknown release": ({"SOURCE": "good", "ENGINE": "vllm==99.0.0"}, 3, "could-not-look"),
+    "findings of one of two": ({"SOURCE": "good\nbad\n"}, 1, "fail"),
+    "a question": ({"SOURCE": "open", "ENGINE": "vllm==0.22.1"}, 3, "could-not-look"),
+    "no such folder": ({"SOURCE": "gone"}, 3, "could-not-look"),
+    "a folder that is no checkpoint": ({"SOURCE": "temp"}, 3, "could-not-look"),
+    "no such target": ({"SOURCE": "good", "TARGET": "gone"}, 3, "could-not-look"),
+    "skipped": ({"SOURCE": "other", "ARGS": "--skip-others\n"}, 0, "skipped"),
+}
+
+
+@pytest.mark.fast(3)
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_action_has_its_outputs_its_sarif_and_its_summary_however_it_ends(
+    name: str, tmp_path: Path
+) -> None:
+    given, code, verdict = ENDINGS[name]
+    drafter_folder(tmp_path, "good")
+    (drafter_folder(tmp_path, "bad") / "pytorch_model.bin").write_bytes(b"x")
+    shutil.copytree(OPEN, tmp_path / "open")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text("{}")
+    sarif = "reports of a job.sarif"
+    environment = runner(tmp_path) | {"GITHUB_ACTIONS": "true", "CI": "true"}
+    done = run_script(SCRIPT, tmp_path, environment | inputs(SARIF=sarif, **given))
+    assert done.returncode == code, done.stderr
+    assert outputs(tmp_path) == {"verdict": verdict, "sarif": sarif}
+    document = json.loads((tmp_path / sarif).read_text())
+    assert document["version"] == "2.1.0" and len(document["runs"]) == 1
+    summary = (tmp_path / "summary").read_text()
+    assert summary.startswith(f"## eaglectl validate: {verdict}")
+    # why it ends so stands where the job is read
+    assert verdict == "pass" or len(done.stdout.splitlines()) > 1 or done.stderr
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"FAIL_ON": "often"}, {"ARGS": "--no-such\n"}, {"POLICY": "gone.toml"}, {"AUX_LAYERS": "a"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_wrong_call_of_the_action_ends_in_2_without_a_verdict(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    drafter_folder(tmp_path, "good")
+    done = run_script(SCRIPT, tmp_path, runner(tmp_path) | inputs(SOURCE="good", **given))
+    assert (done.returncode, outputs(tmp_path)["verdict"]) == (2, "")
+    assert done.stderr.startswith("eaglectl: ") or "Error" in done.stderr
+
+
+def test_the_report_of_an_earlier_call_in_the_job_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    drafter_folder(tmp_path, "good")
+    environment = runner(tmp_path)
+    assert run_script(SCRIPT, tmp_path, environment | inputs(SOURCE="good")).returncode in (0, 1)
+    (tmp_path / "out").unlink()
+    done = run_script(SCRIPT, tmp_path, environment | inputs(SOURCE="good", ARGS="--no-such\n"))
+    assert done.returncode == 2 and outputs(tmp_path)["verdict"] == ""
+
+
 def test_the_actions_answers_and_arguments_arrive(tmp_path: Path) -> None:
     source = FIXTURES / "producers/specforge/gqa-ids"
     given = inputs(SOURCE=str(source), TARGET=str(FIXTURES / "target"), ENGINE="vllm==0.32.0")
