@@ -84,19 +84,20 @@ def test_what_is_printed_of_a_broken_table_runs(
     verb, *more = ASKED[asked]
     shown = pasted(tmp_path, monkeypatch, verb, folder, *more, is_faulty=True)
     if verb == "diagnose":
-        assert shown.code == 1 and len(commands_in(shown.out)) == 1
+        # of two whole tables few prompts may not tell which is right
+        assert shown.code == 1 and len(commands_in(shown.out)) in ((1, 2) if table in WHOLE else (1,))
 
 
 @pytest.mark.slow  # fast: the cases of the function that writes it, in tests/test_diagnose.py
 def test_a_diagnosis_of_too_few_prompts_of_a_file_ends_in_one_of_prompts_that_are_there(
-    good: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    good: dict[str, Path], tmp_path: Path
 ) -> None:
-    change = next(change for change in FAULTS if change.name == "norm_output on")
+    change = next(change for change in FAULTS if change.name == "aux layers one early")
     folder = change.apply(good[change.base], tmp_path / "a broken one")
-    prompts = write_prompts(tmp_path / "few.jsonl", PAIR.texts("prompts")[:4])
-    given = ("--target", TARGET, "--prompts", prompts, "--max-tokens", TOKENS, "--device", "cpu")
+    prompts = write_prompts(tmp_path / "few.jsonl", PAIR.texts("prompts")[:8])
+    given = ("--target", TARGET, "--prompts", prompts, "--max-tokens", "20", "--device", "cpu")
     shown = call("diagnose", folder, *given)
     (line,) = commands_in(shown.out)
-    assert shown.code == 3 and "FILE" not in line
+    assert shown.code == 3 and "FILE" not in line and str(prompts) not in line
     done = call(*shlex.split(line)[1:])
-    assert done.code == 1 and "norm_output is true and should be false" in " ".join(done.out.split())
+    assert done.code == 1 and "it drafts better read with aux boundaries +1" in " ".join(done.out.split())
