@@ -19,6 +19,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.commands import Step
 from eaglectl.judge import judgement
 from eaglectl.report.findings import reports_outline
+from tests.builders import drafter_folder, floats
 from tests.cases import STATED
 from tests.conftest import FIXTURES
 from tests.validation.judging import every_patch
@@ -45,7 +46,7 @@ FOREIGN = {
 # it may only become shorter
 LEFT = {
     "api/diff.py: errors_of_side",  # whether an error names its side's path already
-    "files/checkpoint.py: _naming",  # the same of a source, and where its pointers are fetched
+    "files/checkpoint.py: _errors_name_source",  # the same of a source, and where its pointers are fetched
     "commands/ready/run.py: _cause",  # a reason that the verdict's reason has in it
     "commands/ready/run.py: _gaps",  # equal gaps of several engines
 }
@@ -210,6 +211,14 @@ def _converted(source: str, **given: Any) -> object:
     result = eaglectl.convert(source, None, dry_run=True, measure=None, **given)
     serving = [(row.verdict.engine, row.verdict.outcome, row.is_worse) for row in result.serving]
     return serving, [(step.name, step.action, step.stored) for step in result.plan.steps], result.is_missed
+
+
+def test_what_a_finding_reports_is_not_stated_again(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, tensors={"fc.weight": floats("fc", 16, 50)})
+    report = eaglectl.validate(str(folder))
+    (finding,) = (finding for finding in report.findings if finding.severity == "error")
+    assert finding.match.key in {gap.key for gap in report.unchecked}
+    assert not any("do not describe one drafter" in str(line) for line in reports_outline([report]).cause)
 
 
 SAMPLED = [

@@ -157,6 +157,10 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         """The error that ended reading. The rule that its topic names reports it; others could not look."""
         return self._reading[3]
 
+    @property
+    def _error_place(self) -> tuple[str, str]:
+        return (self.read_error.topic, self.read_error.where) if self.read_error else ("", "")
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of all files."""
@@ -166,7 +170,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def config(self) -> Mapping[str, Any]:
         """The content of config.json."""
         if (config := self._reading[0]) is None:
-            raise CannotLook(f"config.json cannot be read: {self.read_error}")
+            raise CannotLook(f"config.json cannot be read: {self.read_error}", *self._error_place)
         return config
 
     @cached_property
@@ -178,14 +182,14 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def checkpoint(self) -> Checkpoint:
         """The config and the headers of the weights."""
         if (checkpoint := self._reading[1]) is None:
-            raise CannotLook(f"the weights' headers cannot be read: {self.read_error}")
+            raise CannotLook(f"the weights' headers cannot be read: {self.read_error}", *self._error_place)
         return checkpoint
 
     @property
     def drafter(self) -> Drafter:
         """The canonical drafter."""
         if (drafter := self._reading[2]) is None:
-            raise CannotLook(f"the files do not describe one drafter: {self.read_error}")
+            raise CannotLook(f"the files do not describe one drafter: {self.read_error}", *self._error_place)
         return drafter
 
     @property
@@ -357,7 +361,8 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         """
         if self.read_error is not None and self.ended_on(topic):
             options = self.read_error.options if isinstance(self.read_error, OptionNeededError) else ()
-            yield Match(str(self.read_error), self.read_error.where, options=options)
+            key = ":".join(self._error_place)
+            yield Match(str(self.read_error), self.read_error.where, options=options, key=key)
             return
         for note in (note for note in self.drafter.notes if note.topic == topic and note.level != "note"):
             if note.level == "question" and not is_fault:
