@@ -35,7 +35,7 @@ _MODULES = {
     "SmokeOptions": "eaglectl.api.options",
     "UpgradeOptions": "eaglectl.api.options",
     "ValidateOptions": "eaglectl.api.options",
-    "diagnose": "eaglectl.api.smoke",
+    "diagnose": "eaglectl.api.diagnose",
     "load_only": "eaglectl.api.smoke",
     "smoke": "eaglectl.api.smoke",
     "calibrate": "eaglectl.api.upgrade",

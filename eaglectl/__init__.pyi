@@ -1,6 +1,7 @@
 """The public names of eaglectl for type checkers, each with the module that has it, as in __init__.py."""
 
 from eaglectl.api.convert import convert as convert
+from eaglectl.api.diagnose import diagnose as diagnose
 from eaglectl.api.diff import diff as diff
 from eaglectl.api.inspect import inspect as inspect
 from eaglectl.api.options import CalibrateOptions as CalibrateOptions
@@ -13,7 +14,6 @@ from eaglectl.api.options import ReadyOptions as ReadyOptions
 from eaglectl.api.options import SmokeOptions as SmokeOptions
 from eaglectl.api.options import UpgradeOptions as UpgradeOptions
 from eaglectl.api.options import ValidateOptions as ValidateOptions
-from eaglectl.api.smoke import diagnose as diagnose
 from eaglectl.api.smoke import load_only as load_only
 from eaglectl.api.smoke import smoke as smoke
 from eaglectl.api.upgrade import calibrate as calibrate

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.api.smoke import Looks  # noqa: E402
+from eaglectl.api.diagnose import Looks  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
 from eaglectl.reference import target_model as targets  # noqa: E402

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.diagnose import Looks
 from eaglectl.api.options import DiagnoseOptions
-from eaglectl.api.smoke import Looks
 from eaglectl.run.diagnosis import CAUSES, find_cause
 from eaglectl.target.choice import as_target
 from tests.builders import call

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.api.smoke import Looks  # noqa: E402
+from eaglectl.api.diagnose import Looks  # noqa: E402
 from eaglectl.drafter.tensors import FROM_T2D  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.measurement import measure  # noqa: E402

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api.smoke import Looks
+from eaglectl.api.diagnose import Looks
 from eaglectl.target.choice import as_target
 from tests.builders import ABSENT, Outcome, call, changed, drafter_folder
 from tests.cases import STATED, Case

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.smoke import STAGES
+from eaglectl.api.diagnose import STAGES
 from eaglectl.files import writer
 from eaglectl.options import CALLER
 from eaglectl.progress import Progress, StagedWork, TimedWork, notebook_progress, notify, set_notices

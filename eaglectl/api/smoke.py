@@ -1,7 +1,6 @@
-"""`smoke`: a drafter run against its target. `diagnose`: why its acceptance is low."""
+"""`smoke`: a drafter run against its target."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl import shell
-from eaglectl.api.convert import convert, measured_questions
+from eaglectl.api.convert import convert
 from eaglectl.api.inspect import OUT, inspect, with_commands
 from eaglectl.api.options import (
     INSTALLED,
@@ -25,41 +23,31 @@ from eaglectl.api.options import (
     DiagnoseOptions,
     ReadyOptions,
     SmokeOptions,
-    ValidateOptions,
     is_rising,
     is_server,
 )
 from eaglectl.api.sources import opened
-from eaglectl.api.validate import validate
-from eaglectl.conversion.plan import parse_reading
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
-from eaglectl.engines.engine import NetworkReading, Verdict
-from eaglectl.engines.registry import ENGINES, installed_release, usual_release
+from eaglectl.engines.engine import NetworkReading
+from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.output_files import parse_new, write_new
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
-from eaglectl.files.text_part import text_part
-from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.formats.tables import LATE, TABLE_ROWS, marked_tokens
-from eaglectl.judge.rule import Policy
-from eaglectl.options import StrPath, options_of, with_keywords
-from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
-from eaglectl.run.answering import TRYING, search_layers
+from eaglectl.formats.tables import marked_tokens
+from eaglectl.options import StrPath, with_keywords
+from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.run.coverage import TokenText, counts_text
-from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause, open_reading
 from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.job import (
     EngineJob,
     EngineRun,
-    has_chat_template,
     read_context_length,
     run_reference,
     share_loaded_targets,
@@ -69,8 +57,6 @@ from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import (
-    FURTHER_PROMPTS,
-    MORE_PROMPTS,
     Prompt,
     built_in_prompts,
     choose_prompts,
@@ -165,7 +151,7 @@ def smoke_drafts(
     choice = runnable_target(source, target, options.answers, "smoke")
     given, source, engine = source, on_disk(source), _choose_engine(options.run_in)
     local, prompts = choice.on_disk("smoke"), chosen.prompts
-    runs = _Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
+    runs = Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
     report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
@@ -188,7 +174,7 @@ def smoke_drafts(
     return _with_coverage(report, given, target, options)
 
 
-def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: TargetChoice) -> SmokeReport:
+def _with_match(report: SmokeReport, runs: "Runs", given: str, target: TargetChoice) -> SmokeReport:
     """The report of a server with whether it drafts as the files do, and those of --against.
 
     Where nobody asks, files are run if that is a small part of what the server does. Without an answer the
@@ -207,7 +193,7 @@ def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: TargetCh
     return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {gap}")
 
 
-def _why_not_compared(runs: "_Runs", given: str, target: TargetChoice) -> str:
+def _why_not_compared(runs: "Runs", given: str, target: TargetChoice) -> str:
     """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
     options, weights = runs.options, runs.target.weights
     size = sum(path.stat().st_size for path in weights.root.glob("*.safetensors")) if weights else 0
@@ -230,7 +216,7 @@ def _unanswered(report: SmokeReport, options: SmokeOptions, text: str) -> SmokeR
     return replace(report, gaps=(*report.gaps, text))
 
 
-def _matched(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
+def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     """The report of a server with how its answers and rounds compare with those of files.
 
     Where the answers are another target's, what was measured is of no drafter of this one: only thresholds
@@ -256,7 +242,7 @@ def _matched(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
     return report
 
 
-def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
+def _compared(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     """The report with the drafter of --against on the same prompts, on more built-in ones until they tell."""
     options, against, whole = runs.options, on_disk(str(runs.options.against)), report
     least = MAX_REGRESSION if options.max_regression is None else options.max_regression
@@ -278,7 +264,7 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 
 
 def _positions(
-    report: SmokeReport, runs: "_Runs", source: str, against: str
+    report: SmokeReport, runs: "Runs", source: str, against: str
 ) -> tuple[list[PromptResult], list[PromptResult]] | None:
     """What both draft from every position of greedy answers in the reference; None of other runs."""
     if report.run.engine != "reference" or runs.options.temperature != 0:
@@ -320,7 +306,7 @@ def _with_coverage(
     return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 
-def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target: TargetChoice) -> SmokeReport:
+def _probed(report: SmokeReport, runs: "Runs", source: str, given: str, target: TargetChoice) -> SmokeReport:
     repair = partial(repair_command, given, target.text, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":
@@ -332,7 +318,7 @@ def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target:
         )
 
 
-def _timed(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
+def _timed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     concurrencies = runs.options.speed or ()
     with runs.job(source) as job:
         try:
@@ -457,7 +443,7 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
     )
 
 
-class _Runs(Struct, frozen=True):
+class Runs(Struct, frozen=True):
     """What drafters are run on: an engine or a server's URL, a target on disk, prompts and options.
 
     `compares_plain`: the target decodes without them too, where the options ask for that.
@@ -472,6 +458,7 @@ class _Runs(Struct, frozen=True):
     reading: NetworkReading | None = None
 
     def report(self, source: str) -> SmokeReport:
+        """Run the drafter, or start a server's run, and return what was measured."""
         check(
             (
                 Path(source).resolve() == self.target.folder.resolve(),
@@ -495,6 +482,7 @@ class _Runs(Struct, frozen=True):
 
     @contextmanager
     def job(self, source: str) -> Iterator[EngineJob]:
+        """Yield the job of a drafter in the canonical layout, in a scratch folder."""
         options = self.options
         job = partial(
             EngineJob,
@@ -601,295 +589,3 @@ def published_beside(
         names = {}
     prompts = str(options.prompts) if is_whole else None
     return published_for(names, prompts, k or options.k, options.temperature, options.max_tokens)
-
-
-# how long each stage of a healthy drafter takes, in runs: on the real pair and the tiny one, one core
-STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TRYING, 0.6))
-# options of `convert` that a refusal names and that need no other file
-REPAIRS: Mapping[str, Mapping[str, Any]] = {
-    "--rope-style interleaved": {"rope_style": "interleaved"},
-    "--mla-query-lora": {"has_query_lora": True},
-    "--fix-reading dtype=bfloat16": {"fixes": (parse_reading("dtype=bfloat16"),)},
-    "--fix-reading dtype=float16": {"fixes": (parse_reading("dtype=float16"),)},
-    f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
-    f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
-    **{f"--fix-reading {TABLE_ROWS}={value}": {"fixes": ((TABLE_ROWS, value),)} for value in LATE},
-}
-
-
-@with_keywords
-@share_loaded_targets()
-def diagnose(
-    source: StrPath,
-    target: StrPath | TargetChoice | None = None,
-    options: DiagnoseOptions | None = None,
-    *,
-    on_progress: OnProgress | None = None,
-    **fields: Any,
-) -> eaglectl.Diagnosis:
-    """Find why acceptance is low: the file, the engine, the target, the prompts or the training.
-
-    Runs the cheapest checks first, and stops at the first cause that is shown. Raises UsageError for options
-    that contradict each other, UnreadableError if the target or the prompts are missing.
-    """
-    source, options = os.fspath(source), options or DiagnoseOptions()
-    _check_diagnosis(options)
-    target = as_target(runnable_target(source, as_target(target), options.answers, "diagnose").place)
-    on_progress = StagedWork(on_progress, "diagnose", STAGES)
-    questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
-    looks = Looks(source, target, replace(options, answers=questions.answers), on_progress)
-    steps = {"reference": looks.reference, "engine": looks.engine, "measured": looks.prompts}
-    diagnosis = find_cause(
-        CAUSES, looks.start(), lambda phase, evidence: steps[phase](evidence), source, str(target.text)
-    )
-    return replace(diagnosis, measured=questions.measured)
-
-
-def _check_diagnosis(options: DiagnoseOptions) -> None:
-    check(
-        (
-            options.expected is not None and not 1 < options.expected <= options.k + 1,
-            f"--expected {options.expected or 0:g}: an acceptance length above 1 and up to {options.k + 1}"
-            " (k + 1) was expected",
-            ("--expected",),
-        )
-    )
-    choose_prompts(options.prompts, options.sample, options.seed)
-    runner, name = options.run_in, options.engine and options.engine.engine
-    engine = options.engine and options.engine.text
-    check(
-        (
-            name not in (None, *INSTALLED),
-            f"--engine {engine}: vllm or sglang was expected",
-            ("--engine",),
-        ),
-        (
-            options.engine and len(options.engine.places) > 1,
-            f"--engine {engine} names several releases, and the engine where acceptance is low is one:"
-            f" {options.engine and options.engine.labels[-1]}",
-            ("--engine",),
-        ),
-        (
-            runner not in (None, "reference", *INSTALLED) and not is_server(str(runner)),
-            f"--run-in {runner}: vllm, sglang, reference or a server's URL was expected",
-            ("--run-in",),
-        ),
-        (
-            runner not in (None, "reference", name) and name is not None,
-            f"--run-in {runner} is not --engine {engine}; leave one of them out",
-            ("--run-in",),
-        ),
-    )
-
-
-class Looks(Struct, frozen=True):
-    """What each phase adds to the evidence."""
-
-    source: str
-    target: TargetChoice
-    options: DiagnoseOptions
-    on_progress: OnProgress | None
-
-    def start(self) -> Evidence:
-        """The evidence of reading the files."""
-        options, runner = self.options, self.options.run_in or ""
-        engine = options.engine or (usual_release(runner) if runner in INSTALLED else None)
-        name = "server" if is_server(runner) else None
-        if engine is not None:
-            name = engine.engine
-        judging = ValidateOptions(
-            target=self.target,
-            engines=(engine,) if engine else (),
-            answers=options.answers,
-            policy=Policy(),
-            fail_on="error",
-            has_engines=engine is not None,
-        )
-        evidence = Evidence(
-            validate(self.source, judging),
-            self._commands(),
-            engine_name=name,
-            expected=options.expected,
-            as_stored=self._as_stored(judging) if name is None else (),
-        )
-        commands = {**evidence.commands, **self._repairs(evidence, judging)}
-        with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
-            plan = None if name is None else convert(self.source, None, self._converting(name, True)).plan
-            if name and plan and (plan.changes or any(step.action != "kept" for step in plan.steps)):
-                commands["convert"] = self._command("convert", "--for", layout_for(name))
-        return replace(evidence, commands=commands)
-
-    def _as_stored(self, judging: ValidateOptions) -> tuple[Verdict, ...]:
-        """The newest releases that do not run the file as it is, where nobody asks for one."""
-        # by headers: what the numbers show is among what was validated
-        report = validate(self.source, replace(judging, has_engines=True, headers_only=True))
-        return tuple(verdict for verdict in report.releases if verdict.outcome.is_known_wrong)
-
-    def _converting(self, engine: str, dry_run: bool = False) -> ConvertOptions:
-        return ConvertOptions(
-            layout_for(engine),
-            target=self.target,
-            answers=self.options.answers,
-            dry_run=dry_run,
-            measure=None,
-        )
-
-    def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
-        """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-        errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
-        if set(errors) == {CONTRADICTION}:
-            offered = [
-                reading
-                for conversion in errors[CONTRADICTION].repair.conversions
-                for reading in conversion.values("--fix-reading")
-            ]
-            return {
-                reading: self._command("convert", "--fix-reading", reading)
-                for reading in (FROM_T2D, FROM_D2T)
-                if reading in offered
-            }
-        if not errors:
-            return {}
-        options, words = self._converting(evidence.engine_name or ""), list[str]()
-        with scratch_folder() as folder, suppress(EaglectlError):
-            try:
-                convert(self.source, folder / "repaired", options)
-            except EaglectlError as refusal:
-                named = [option for option in refusal.options if option in REPAIRS]
-                if len(named) != 1 or "--source-semantics" in refusal.options:
-                    raise  # it names none, or leaves a choice
-                convert(self.source, folder / "repaired", replace(options, **REPAIRS[named[0]]))
-                words = shell.split(named[0])
-            # the answers are about the source; the output states all of it
-            after = validate(folder / "repaired", replace(judging, answers=Answers()))
-            if set(errors) <= {rule.name for rule in after.passed}:
-                return {"fix": self._command("convert", "--for", str(options.layout), *words)}
-        return {}
-
-    def reference(self, evidence: Evidence) -> Evidence:
-        """The readings that the probe knows, and other aux layers where none but of layers is better.
-
-        Layers one off may be better than the stated ones and still not those of the training.
-        """
-        try:
-            report = self._smoke("reference", probe="sensitivity")
-        # the last two: a question about the file, or prompts that do not fit
-        except (RefusedError, UsageError, UnreadableError) as error:
-            return evidence.without("reference", error)
-        evidence = replace(evidence, reference=report)
-        best = report.probed.best if report.probed else None
-        if best is None or best.is_of_layers:
-            prompts = report.choice.prompts if report.choice else ()
-            options, target = self._smoke_options("reference"), self.target.on_disk()
-            runs = _Runs("reference", target, prompts, options, self.on_progress)
-            try:
-                with runs.job(on_disk(self.source)) as job:
-                    evidence = replace(evidence, layers=search_layers(job, report.run.results))
-            except (UnreadableError, UsageError) as error:
-                evidence = evidence.without("layers", error)
-        found = evidence.layers.found if evidence.layers else None
-        repairs = {
-            name: repair_command(self.source, self.target.text, self.options.answers, variant)
-            for name, variant in (("repair", best), ("layers", found))
-            if variant is not None
-        }
-        if (variant := open_reading(evidence)) and report.choice:
-            needed = variant.prompts_needed or 2 * report.measured.prompts
-            line = self._with_more_prompts(needed, report.choice.total)
-            repairs |= {"more": line} if line else {}
-        return replace(evidence, commands={**evidence.commands, **repairs})
-
-    def _with_more_prompts(self, needed: int, total: int) -> str:
-        """The same diagnosis of so many prompts: of the file of `total`, else of a file that is shipped.
-
-        "" where none of them has as many.
-        """
-        files, declared = {self.options.prompts: total}, options_of(DiagnoseOptions)
-        files |= {
-            file: choose_prompts(file).total for file in (None, str(MORE_PROMPTS), str(FURTHER_PROMPTS))
-        }
-        place = next((file for file, count in files.items() if count >= needed), "")
-        if place == "":
-            return ""
-        words = [] if place is None else ["--prompts", as_path(place)]
-        words += ["--sample", str(needed)] if needed < files[place] else []
-        for name in ("engine", "run_in", "max_tokens", "temperature", "expected"):
-            if (value := getattr(self.options, name)) != declared[name].default:
-                words += [declared[name].flag, without_secrets(str(getattr(value, "text", value)))]
-        return self._command("diagnose", *words)
-
-    def engine(self, evidence: Evidence) -> Evidence:
-        """A run of the engine, or the server, that was asked for."""
-        engine, name, runner = self.options.engine, evidence.engine_name, self.options.run_in
-        if name is None:
-            return evidence
-        try:
-            if runner == "reference":
-                raise UnreadableError(f"--run-in {runner} runs no engine", options=("--run-in",))
-            if name == "server":
-                # the target has run here already
-                return replace(evidence, engine=self._smoke(str(runner), compare_files=True))
-            installed = installed_release(ENGINES[name])
-            if engine and engine.text != name and installed and installed not in engine.releases:
-                here = f"{name} {installed} is installed here"
-                raise UnreadableError(f"{engine.text} was asked for, and {here}")
-            return replace(evidence, engine=self._smoke(name))
-        except EaglectlError as error:
-            return evidence.without("engine", error)
-
-    def prompts(self, evidence: Evidence) -> Evidence:
-        """Other temperatures and the chat template, where those can be the cause."""
-        drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        chats, config = self._as_chats(), self.target.config or {}
-        temperature = self.options.temperature
-        evidence = replace(
-            evidence,
-            is_target_quantised=any(part.get("quantization_config") for part in (config, text_part(config))),
-            has_own_embedding="embed_tokens.weight" in drafter.tensors,
-            sampled=self._smoke("reference", temperature) if temperature > 0 else None,
-        )
-        if not chats or not evidence.may_be_low:
-            return evidence
-        # texts that do not fit with the template are no fault of ours; the diagnosis says so
-        with scratch_folder() as folder, suppress(EaglectlError):
-            path = folder / "prompts.jsonl"
-            path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
-            return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
-        return evidence
-
-    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
-        asked = replace(self._smoke_options(engine), temperature=temperature, **given)
-        return smoke_drafts(self.source, self.target, asked, self.on_progress, is_brief=True)
-
-    def _smoke_options(self, engine: str) -> SmokeOptions:
-        # a server loads the target itself, and takes no such option
-        trust = self.options.trust_remote_code and not is_server(engine)
-        return self.options.passed_to(SmokeOptions, run_in=engine, temperature=0.0, trust_remote_code=trust)
-
-    def _command(self, verb: str, *words: str) -> str:
-        return command(verb, self.source, *words, target=self.target.text, answers=self.options.answers)
-
-    def _commands(self) -> dict[str, str]:
-        options, prompts = self.options, list[str]()
-        if options.prompts is not None:
-            prompts = ["--prompts", as_path(str(options.prompts))]
-        run = ["--run-in", "reference", *prompts]
-        given = {"--engine": options.engine and options.engine.text, "--run-in": options.run_in}
-        engine = [word for option, value in given.items() if value for word in (option, value)]
-        return {
-            "diagnose": self._command("diagnose", *engine, *prompts),
-            "validate": self._command("validate"),
-            "inspect": self._command("inspect"),
-            "smoke": self._command("smoke", *run),
-            "probe": self._command("smoke", *run, "--probe", "drift"),
-            "mend": self._command("convert"),
-        }
-
-    def _as_chats(self) -> Sequence[dict[str, Any]]:
-        """The plain prompts as users' messages; none where the target has no template or there are others."""
-        options = self.options
-        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
-        is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
-        if not is_plain or not has_chat_template(self.target.on_disk(has_weights=False).folder):
-            return ()
-        return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]

@@ -14,7 +14,7 @@ from eaglectl.engines.registry import ENGINE, EngineRequest
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.catalogue import by_name, default_format
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.reader import doubt_entries, fact_record
+from eaglectl.formats.settling import doubt_entries, fact_record
 from eaglectl.options import ANSWERS, Option, Options
 
 FLOATS = ("BF16", "F16", "F32")

@@ -35,7 +35,7 @@ from eaglectl.files.source import is_repo_name
 from eaglectl.files.writer import HEADER_KEY, tensor_ranges
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.reader import doubt_entries, fact_record
+from eaglectl.formats.settling import doubt_entries, fact_record
 from eaglectl.judge.rules.config import schema_file, violations
 from eaglectl.project import install_command
 from eaglectl.publish.request import CardAnswers

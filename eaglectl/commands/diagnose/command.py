@@ -17,7 +17,7 @@ def diagnose_command(
     page: Page = None,
 ) -> None:
     """Find why acceptance is low: the file, the engine, the target, the prompts or the training."""
-    from eaglectl.api.smoke import diagnose
+    from eaglectl.api.diagnose import diagnose
 
     settings: OutputSettings = context.obj
     file = page_file(page)

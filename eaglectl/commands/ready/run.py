@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.api.convert import OpenQuestions, convert, default_output, measured_questions
+from eaglectl.api.diagnose import diagnose
 from eaglectl.api.diff import diff
 from eaglectl.api.inspect import inspect, inspect_files
 from eaglectl.api.options import (
@@ -23,7 +24,7 @@ from eaglectl.api.options import (
     ValidateOptions,
 )
 from eaglectl.api.outputs import judge_plan, notes_of
-from eaglectl.api.smoke import diagnose, published_beside, smoke_drafts
+from eaglectl.api.smoke import published_beside, smoke_drafts
 from eaglectl.api.validate import validate
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading, Verdict
