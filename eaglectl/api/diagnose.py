@@ -190,16 +190,9 @@ class Looks(Struct, frozen=True):
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
         errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
         if set(errors) == {CONTRADICTION}:
-            offered = [
-                reading
-                for conversion in errors[CONTRADICTION].repair.conversions
-                for reading in conversion.values("--fix-reading")
-            ]
-            return {
-                reading: self._command("convert", "--fix-reading", reading)
-                for reading in (FROM_T2D, FROM_D2T)
-                if reading in offered
-            }
+            offered = errors[CONTRADICTION].repair.values("--fix-reading")
+            readings = (reading for reading in (FROM_T2D, FROM_D2T) if reading in offered)
+            return {reading: self._command("convert", "--fix-reading", reading) for reading in readings}
         if not errors:
             return {}
         options, words = self._converting(evidence.engine_name or ""), list[str]()

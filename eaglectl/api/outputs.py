@@ -287,18 +287,13 @@ class Advice(Struct, frozen=True):
         What keeps the conversion from it, or releases that do not serve its output, are a step too.
         """
         subject = self.subject
-        # the layout that loses none of the requested engines, else the engine's own
-        names = dict.fromkeys(request.engine for request in subject.requests if request.engine in ENGINES)
-        choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
-        plans = {name: self.plan(ConversionRequest(name)) for name in choices}
-        lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
-        chosen = next((name for name in choices if lost[name] == ()), engine.name)
+        chosen, lost = self._layout(engine)
         options = ("--for", chosen)
         line = command(
             "convert", self.source, *options, target=subject.target.choice.text, answers=subject.answers
         )
         conversion = Command("convert", options, line)
-        match plans[chosen]:
+        match self.plan(ConversionRequest(chosen)):
             case RefusedError() as refusal:
                 yield Step((f"no layout makes {engine.title} serve it: {refusal}",))
             case UsageError() as question if not self.is_measured:
@@ -306,10 +301,19 @@ class Advice(Struct, frozen=True):
             case EaglectlError():
                 yield Step((conversion,))
             case plan:
-                others = [ENGINES[name].title for name in lost[chosen] or () if name != engine.name]
+                others = [ENGINES[name].title for name in lost if name != engine.name]
                 loss = f" (which {' and '.join(others)} then does not serve as trained)" if others else ""
                 step = Step((conversion, loss) if loss else (conversion,), lost=" and ".join(others))
                 yield from _serving_steps(plan, engine, releases, step)
+
+    def _layout(self, engine: Engine) -> tuple[str, Sequence[str]]:
+        """The layout that loses none of the requested engines, else the engine's own; and which it loses."""
+        requests = self.subject.requests
+        names = dict.fromkeys(request.engine for request in requests if request.engine in ENGINES)
+        choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
+        lost = {name: _engines_lost(self.plan(ConversionRequest(name)), names) for name in choices}
+        chosen = next((name for name in choices if lost[name] == ()), engine.name)
+        return chosen, lost[chosen] or ()
 
     def following(self, verdict: Verdict, findings: Sequence[Finding]) -> Following:
         """What to run where a release does not serve the checkpoint, by its verdict."""
@@ -318,8 +322,7 @@ class Advice(Struct, frozen=True):
             return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
         known = default_format().layout
         engines = () if known and verdict.engine in known.engines else (only(verdict),)
-        offered = (conversion for finding in findings for conversion in finding.repair.conversions)
-        fixes = tuple(value for each in offered for value in each.values("--fix-reading"))[:1]
+        fixes = tuple(value for each in findings for value in each.repair.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),
             *(f"--engine={each.engine}" for each in engines),

@@ -153,21 +153,7 @@ def collect_statistics(
     files, answers = ready.files, ready.options.answers
     folder = ready.options.target.on_disk("calibrating").folder
     drafter = read_drafter(files.checkpoint, answers, ready.target)
-    check(
-        (
-            drafter.aux.boundaries is None,
-            "the trained aux layers are not known; pass --aux-layers",
-            ("--aux-layers",),
-        )
-    )
-    check(
-        (
-            drafter.quantisation is not None,
-            "a quantised drafter is not run here; calibrate with the unquantised one",
-        ),
-        error=RefusedError,
-    )
-    check_changeable(drafter)
+    _check_runnable(drafter)
     wanted = ConvertOptions(target=ready.options.target, answers=answers, link=True, force_unserved=True)
     with scratch_folder() as scratch:
         carry_out(files, served_plan(files, ready.target, wanted), wanted, scratch / "drafter")
@@ -191,6 +177,24 @@ def collect_statistics(
         digest = drafter_digest(files.checkpoint, drafter)
         files.original.check_unchanged(is_status_compared=False)
     return replace(statistics, digests={"drafter": digest, **statistics.digests})
+
+
+def _check_runnable(drafter: Drafter) -> None:
+    check(
+        (
+            drafter.aux.boundaries is None,
+            "the trained aux layers are not known; pass --aux-layers",
+            ("--aux-layers",),
+        )
+    )
+    check(
+        (
+            drafter.quantisation is not None,
+            "a quantised drafter is not run here; calibrate with the unquantised one",
+        ),
+        error=RefusedError,
+    )
+    check_changeable(drafter)
 
 
 def _collect_run(job: EngineJob, engine_name: str, count: int, needed: int, following: int) -> Statistics:
@@ -407,6 +411,16 @@ def upgrade(
     """
     options = options or UpgradeOptions()
     conversion = replace(conversion or ConvertOptions(), version="3.1")
+    _check_upgrade(options, conversion)
+    needs_target = not options.is_start and (options.has_gate or options.statistics is None)
+    with prepared(os.fspath(source), out, conversion, on_progress, needs_target=needs_target) as ready:
+        return ready.finished(
+            _upgraded(ready, options, None if out is None else Path(out), on_progress),
+            is_trusting=options.trust_remote_code,
+        )
+
+
+def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
     why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
     has_own_prompts = options.statistics is not None and options.prompts is not None
     check(
@@ -438,12 +452,6 @@ def upgrade(
             ("--fix-reading",),
         ),
     )
-    needs_target = not options.is_start and (options.has_gate or options.statistics is None)
-    with prepared(os.fspath(source), out, conversion, on_progress, needs_target=needs_target) as ready:
-        return ready.finished(
-            _upgraded(ready, options, None if out is None else Path(out), on_progress),
-            is_trusting=options.trust_remote_code,
-        )
 
 
 def _upgraded(

@@ -4,7 +4,7 @@ import datetime
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -168,11 +168,11 @@ def judge(
     complete = Complete(path, subject.target.choice.text, subject.answers)
     reported, changes, following = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
-    if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
+    if subject.read_error is not None and not _has_errors(report.findings):
         report = replace(report, problem=complete(str(subject.read_error)))
-    names = {rule.name for rule in judgement.rules}
     unsettled = subject.drafter.unsettled if subject.read_error is None else ()
-    open_notes = tuple(note for note in unsettled if note.topic in names)
+    topics = {rule.name for rule in judgement.rules}
+    open_notes = tuple(note for note in unsettled if note.topic in topics)
     return replace(
         report,
         verdict=_check(judgement, report, is_open=bool(open_notes or report.problem)),
@@ -247,15 +247,8 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     Also the conversions with the answers to what is open.
     """
     subject, reported = judgement.subject, judgement.findings
-    has_errors = any(finding.severity == "error" for finding in reported)
-    offers = [each.repair for each in reported if each.repair.conversions]
-    # without an error only what engines lack is worth a plan
-    is_offered = any(has_errors or repair.remedy == "serve" for repair in offers)
-    has_defects = False
-    with suppress(CannotLook):
-        has_defects = any(subject.applied_facts.values())
     is_open = _is_asking(subject)
-    if not has_defects and not is_open and not is_offered:
+    if not (is_open or _has_defects(subject) or _is_conversion_offered(reported)):
         return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.api.convert import is_measured
@@ -272,6 +265,24 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     following = [advice.following(verdict, findings) for verdict in newest if is_open]
     changes = smallest_changes(advice, [rule.id for rule in judgement.rules])
     return findings, changes, next(iter(following), Following())
+
+
+def _has_errors(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
+def _has_defects(subject: Subject) -> bool:
+    try:
+        return any(subject.applied_facts.values())
+    except CannotLook:
+        return False
+
+
+def _is_conversion_offered(findings: Sequence[Finding]) -> bool:
+    """Whether a conversion is worth a plan: without an error, only for what engines lack."""
+    has_errors = _has_errors(findings)
+    offers = (finding.repair for finding in findings if finding.repair.conversions)
+    return any(has_errors or repair.remedy == "serve" for repair in offers)
 
 
 def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:

@@ -281,8 +281,7 @@ def check_statistics(
 ) -> None:
     """Raise RefusedError unless they were made with this drafter, these aux layers and this target.
 
-    `is_of_states`: only the scales of the target's states are used, which every drafter of these layers
-    shares.
+    `is_of_states`: only the scales of the target's states are used, common to drafters of these layers.
     """
     was_direction, has = statistics.is_direction, drafter.norms.norm_before_residual
     eps, is_of_drafter = float(drafter.settings["rms_norm_eps"]), not is_of_states

@@ -325,21 +325,31 @@ class Engine(Struct, frozen=True, eq=False):
         all_facts = self.applied(view, release) if applied is None else applied
         facts = [entry for entry in all_facts if results.rules is None or entry.fact.rule in results.rules]
         if faults := results.faults(facts):
-            keys = _keyed((results.keys.get(text, rule), text) for _, rule, text in faults)
-            rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
-            reading = None
-            if len(faults) == len(facts) and not results.errors and faults[0][0] == ServedAs.DIFFERS:
-                captured = self.readings(view, release)
-                reading = network_reading(f"{self.title} {release}", view, captured, facts)
-            return Verdict(
-                self.name, release, faults[0][0], tuple(keys), rules, reading, keys=tuple(keys.values())
-            )
+            return self._faulty(view, release, faults, facts, results)
         doubts = [(fact.fact.rule, fact.text) for fact in facts]
         doubts += [(note.key, note.reason) for note in view.drafter.unsettled]
         if keys := _keyed([*doubts, *(("", gap) for gap in results.gaps)]):
             return self._doubtful(view, release, keys, results)
         reasons = self.runner_remarks(view, release)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, reasons, unread=results.unread)
+
+    def _faulty(
+        self,
+        view: View,
+        release: str,
+        faults: Sequence[tuple[ServedAs, str, str]],
+        facts: Sequence[AppliedFact],
+        results: RuleResults,
+    ) -> Verdict:
+        """Return the verdict for what the release does otherwise; with a reading where it can be run."""
+        keys = _keyed((results.keys.get(text, rule), text) for _, rule, text in faults)
+        rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
+        outcome, is_whole, reading = faults[0][0], len(faults) == len(facts) and not results.errors, None
+        if outcome == ServedAs.DIFFERS and is_whole:
+            captured = self.readings(view, release)
+            reading = network_reading(f"{self.title} {release}", view, captured, facts)
+        texts = tuple(keys)
+        return Verdict(self.name, release, outcome, texts, rules, reading, keys=tuple(keys.values()))
 
     def _doubtful(self, view: View, release: str, keys: Mapping[str, str], results: RuleResults) -> Verdict:
         """Return the verdict for open questions (`texts`); published figures may settle them."""

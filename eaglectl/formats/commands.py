@@ -175,6 +175,10 @@ class Fix(Struct, frozen=True):
         """The conversions among its commands."""
         return tuple(offered for offered in self.commands if offered.verb == "convert")
 
+    def values(self, option: str) -> list[str]:
+        """Return the values that an option has in its conversions."""
+        return [value for conversion in self.conversions for value in conversion.values(option)]
+
     def completed(self, complete: Complete) -> "Fix":
         """Return the fix with whole commands."""
         return replace(self, steps=tuple(step.completed(complete) for step in self.steps))

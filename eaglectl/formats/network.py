@@ -453,6 +453,12 @@ def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None
     return None
 
 
+def _question_of_tensor(flag: str, contradiction: str, tensor: str) -> Note:
+    meaning = "if none was trained; else restore the tensor from the trainer"
+    choice = Choice("--source-semantics", f"{flag}=false", meaning)
+    return question(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", [choice])
+
+
 def _read_tensor_flag(
     keys: Keys, answers: Answers, flag: str, tensor: str, *, count: int, needed: int
 ) -> bool:
@@ -478,14 +484,7 @@ def _read_tensor_flag(
     if contradiction and count:
         return keys.disbelieved(flag, f"the file has {tensor}")
     if contradiction and not answer:
-        choice = Choice(
-            "--source-semantics",
-            f"{flag}=false",
-            "if none was trained; else restore the tensor from the trainer",
-        )
-        keys.notes.append(
-            question(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", [choice])
-        )
+        keys.notes.append(_question_of_tensor(flag, contradiction, tensor))
     if contradiction or answer:
         return False
     from_config = keys.get(flag, bool)

@@ -461,13 +461,17 @@ def judge_drafter(
             findings.extend(Finding(rule, policy.severity(rule), match) for match in matches)
             passed += [rule] if len(findings) == before else []
         except UnreadableError as error:  # CannotLook among them
-            is_required = rule.family.startswith("serving") or rule.id in policy.required
-            key = f"{error.topic}:{error.where}" if error.topic else rule.id
-            unchecked.append(Unchecked(rule, str(error), is_required, key))
+            unchecked.append(_unchecked(rule, error, policy))
     reported = _drop_duplicates(findings)
     errors = (*(subject.value_errors or ()), *_errors(subject, reported))
     judgement = Judgement(subject, ran, reported, tuple(unchecked), tuple(passed), errors)
     return replace(judgement, releases=tuple(_verdicts(judgement)))
+
+
+def _unchecked(rule: Rule, error: UnreadableError, policy: Policy) -> Unchecked:
+    is_required = rule.family.startswith("serving") or rule.id in policy.required
+    key = f"{error.topic}:{error.where}" if error.topic else rule.id
+    return Unchecked(rule, str(error), is_required, key)
 
 
 def _bounded(matches: Iterator[Match]) -> Iterator[Match]:

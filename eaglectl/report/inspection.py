@@ -130,11 +130,7 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
     Questions come first. Layers that are read otherwise stand in the first line already.
     """
     reasons, following = _reasons(verdicts), inspection.following
-    # with the options that answer them
-    questions = {
-        note.key: note.why if following.choices else f"{note.why}; pass {options(note.choices)}"
-        for note in inspection.drafter.notes_at("question")
-    }
+    questions = _questions(inspection)
     keys = {reason: key for verdict in verdicts for key, reason in verdict.keyed_reasons}
     asked = [questions[keys[reason]] for reason in reasons if keys[reason] in questions]
     others = [
@@ -150,6 +146,14 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
         rest = plural(len(lines) - most, "more reason")
         lines[most:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
+
+
+def _questions(inspection: Inspection) -> dict[str, str]:
+    """Open questions by key, with the options that answer them where no choices follow."""
+    notes, has_choices = inspection.drafter.notes_at("question"), inspection.following.choices
+    return {
+        note.key: note.why if has_choices else f"{note.why}; pass {options(note.choices)}" for note in notes
+    }
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:

@@ -49,10 +49,8 @@ def upload_command(
     from eaglectl.commands.upload.run import card_outline, upload, upload_outline, upload_plan_outline
 
     settings: OutputSettings = context.obj
-    options = replace(
-        options,
-        policy=policy_of(options.policy, [folder, *filter(None, [options.target.place])], is_told=True),
-    )
+    places = [folder, *filter(None, [options.target.place])]
+    options = replace(options, policy=policy_of(options.policy, places, is_told=True))
     has_question = not (options.dry_run or asking.yes or json_)
     # without a question what became of the plan comes before it
     plans: list[UploadPlan] = []
