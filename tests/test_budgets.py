@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
+    "api": 2308,
     "cli": 380,
-    "commands": 1622,
-    "comparison": 392,
-    "conversion": 1818,
-    "drafter": 640,
-    "engines": 1112,
-    "files": 2623,
-    "formats": 1875,
-    "judge": 2858,
-    "modules": 1263,
-    "operations": 1976,
-    "publish": 716,
-    "reference": 786,
-    "report": 1671,
-    "run": 3815,
+    "commands": 1624,
+    "conversion": 1767,
+    "drafter": 688,
+    "engines": 1133,
+    "files": 2603,
+    "formats": 2009,
+    "judge": 2577,
+    "modules": 1455,
+    "publish": 703,
+    "reference": 805,
+    "report": 1631,
+    "run": 3841,
+    "target": 319,
 }
 # a producer's declaration, beside the budget of its package
 PRODUCERS, LARGEST_PRODUCER = "formats/producers/", 65

@@ -143,7 +143,7 @@ class Looks(Struct, frozen=True):
     on_progress: OnProgress | None
 
     def start(self) -> Evidence:
-        """The evidence of reading the files."""
+        """Return the evidence of reading the files."""
         options, runner = self.options, self.options.run_in or ""
         engine = options.engine or (usual_release(runner) if runner in INSTALLED else None)
         name = "server" if is_server(runner) else None
@@ -212,7 +212,7 @@ class Looks(Struct, frozen=True):
         return {}
 
     def reference(self, evidence: Evidence) -> Evidence:
-        """The readings that the probe knows, and other aux layers where none but of layers is better.
+        """Run the readings that the probe knows, and other aux layers where none but of layers is better.
 
         Layers one off may be better than the stated ones and still not those of the training.
         """
@@ -232,10 +232,10 @@ class Looks(Struct, frozen=True):
                     evidence = replace(evidence, layers=search_layers(job, report.run.results))
             except (UnreadableError, UsageError) as error:
                 evidence = evidence.without("layers", error)
-        found = evidence.layers.found if evidence.layers else None
+        layers = evidence.layers.found if evidence.layers else None
         repairs = {
             name: repair_command(self.source, self.target.text, self.options.answers, variant)
-            for name, variant in (("repair", best), ("layers", found))
+            for name, variant in (("repair", best), ("layers", layers))
             if variant is not None
         }
         if (variant := open_reading(evidence)) and report.choice:
@@ -264,7 +264,7 @@ class Looks(Struct, frozen=True):
         return self._command("diagnose", *words)
 
     def engine(self, evidence: Evidence) -> Evidence:
-        """A run of the engine, or the server, that was asked for."""
+        """Run the requested engine, or the server."""
         engine, name, runner = self.options.engine, evidence.engine_name, self.options.run_in
         if name is None:
             return evidence
@@ -283,7 +283,7 @@ class Looks(Struct, frozen=True):
             return evidence.without("engine", error)
 
     def prompts(self, evidence: Evidence) -> Evidence:
-        """Other temperatures and the chat template, where those can be the cause."""
+        """Run other temperatures and the chat template, where those can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats, config = self._as_chats(), self.target.config or {}
         temperature = self.options.temperature
@@ -302,9 +302,9 @@ class Looks(Struct, frozen=True):
             return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
         return evidence
 
-    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
-        asked = replace(self._smoke_options(engine), temperature=temperature, **given)
-        return smoke_drafts(self.source, self.target, asked, self.on_progress, is_brief=True)
+    def _smoke(self, engine: str, temperature: float = 0.0, **fields: Any) -> SmokeReport:
+        options = replace(self._smoke_options(engine), temperature=temperature, **fields)
+        return smoke_drafts(self.source, self.target, options, self.on_progress, is_brief=True)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
         # a server loads the target itself, and takes no such option
@@ -319,8 +319,8 @@ class Looks(Struct, frozen=True):
         if options.prompts is not None:
             prompts = ["--prompts", as_path(str(options.prompts))]
         run = ["--run-in", "reference", *prompts]
-        given = {"--engine": options.engine and options.engine.text, "--run-in": options.run_in}
-        engine = [word for option, value in given.items() if value for word in (option, value)]
+        values = {"--engine": options.engine and options.engine.text, "--run-in": options.run_in}
+        engine = [word for option, value in values.items() if value for word in (option, value)]
         return {
             "diagnose": self._command("diagnose", *engine, *prompts),
             "validate": self._command("validate"),

@@ -316,12 +316,8 @@ def check_statistics(
                 f"the calibration {difference}; give --calibration the folder that {WRITES}",
                 options=("--calibration",),
             )
-    if is_of_states and ours is None:
-        raise UsageError(
-            f"whether this drafter takes the calibration's boundaries {theirs} is not known; pass --target or"
-            " --aux-layers",
-            options=("--target",),
-        )
+    unknown = f"whether this drafter takes the calibration's boundaries {theirs} is not known"
+    check((is_of_states and ours is None, f"{unknown}; pass --target or --aux-layers", ("--target",)))
 
 
 def at_version(

@@ -247,8 +247,8 @@ def _check_doubts(report: Report, folder: str, look: str) -> None:
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
     reasons += [*report.questions, *filter(None, (report.problem,))]
     for verdict in report.releases:
-        known = {note.key for note in report.open_notes}
-        open_reasons = [reason for key, reason in verdict.keyed_reasons if key not in known]
+        open_keys = {note.key for note in report.open_notes}
+        open_reasons = [reason for key, reason in verdict.keyed_reasons if key not in open_keys]
         reasons += [f"{verdict.engine} {verdict.release}: {reason}" for reason in open_reasons]
     if reasons or not report.doubts:
         reason = next(iter(reasons), "an engine's release could not be judged")
