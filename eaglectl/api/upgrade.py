@@ -272,13 +272,14 @@ def _forecast(
     following: int,
 ) -> None:
     """Say how long all takes, by one batch that has its answers."""
-    from eaglectl.reference.states import collect_moments, collect_sizes
+    from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
     text = f"calibrating on {len(texts)} prompts, for the {needed:,} tokens that a refit needs"
     text += f"; then the gate on {following} others, and on more where these do not tell" * (following > 0)
     if 0 < len(batch.texts) < len(texts):
-        sizes = collect_sizes(*run, [batch], lambda: None)
-        collect_moments(*run, sizes.rms, [batch], lambda: None)
+        target, model = RememberedStates(run[0]), run[1]
+        sizes = collect_sizes(target, model, [batch], lambda: None)
+        collect_moments(target, model, sizes.rms, [batch], lambda: None)
         total = sum(len(text) + ROOM for text in texts)
         seconds = work.estimate(min(1.0, len(batch.texts) * max(map(len, batch.texts)) / total))
         text += f": about {duration(seconds * (1 + following / len(texts)))}"
