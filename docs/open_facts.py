@@ -18,7 +18,7 @@ from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
-from eaglectl.target.choice import open_target
+from eaglectl.target.choice import as_target, open_target
 from tests.cases import STATED
 from tests.conftest import FIXTURES
 from tests.open_facts import OPEN_FACTS
@@ -87,7 +87,7 @@ def is_measured(drafter: Drafter) -> bool:
 
     questions = drafter.notes_at("question")
     try:
-        measurable_target(drafter, tuple(questions), str(SECOND.target))
+        measurable_target(drafter, tuple(questions), as_target(SECOND.target))
         Rotary(drafter.rope, drafter.dims.head_dim or 8, is_mla=drafter.dims.attention == "MLA", device="cpu")
     except (UnreadableError, RefusedError):
         return False
