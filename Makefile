@@ -167,13 +167,13 @@ fuzz: $(FUZZ_VENV)/.ready
 ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest
 
 ci-engine:
-	EAGLECTL_CASES=3 $(MAKE) test-engine
+	EAGLECTL_CASES=2 $(MAKE) test-engine
 
 ci-sglang:
-	EAGLECTL_CASES=6 $(MAKE) test-sglang
+	EAGLECTL_CASES=3 $(MAKE) test-sglang
 
 ci-slow:
-	EAGLECTL_CASES=4 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
+	EAGLECTL_CASES=2 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
 
 ci-newest:
 	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) test-newest; else echo "no $(NEWEST) here: not run"; fi

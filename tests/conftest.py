@@ -51,7 +51,7 @@ def sampled(names: Iterable[Any], step: int) -> list[Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Make the cases of a test marked `fast(n)` slow, but for n.
 
-    Of slow tests, and of those in a real engine, at most EAGLECTL_CASES cases are run.
+    Of slow tests, and of those in a real engine, at most EAGLECTL_CASES cases are run, and none of `minutes`.
     """
     marked = [
         item for item in items if item.get_closest_marker("fast") and not item.get_closest_marker("slow")
@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         counted = [
             item for item in items if item.get_closest_marker("slow") or IN_ENGINE & {*item.path.parts}
         ]
-        left = set(_beyond(counted, lambda item: most))
+        left = {item for item in items if item.get_closest_marker("minutes")}
+        left.update(_beyond(counted, lambda item: most))
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
 

@@ -51,6 +51,7 @@ def test_no_command_of_the_page_writes_what_an_earlier_one_wrote() -> None:
     assert len(written) == len(set(written)) > 4 and not any("--force" in line for line in blocks())
 
 
+@pytest.mark.minutes
 @pytest.mark.slow  # fast: the one above, and tests/test_readme.py, which parses the page's commands
 def test_the_commands_of_the_page_end_as_it_says_in_their_order(page_folder: Path) -> None:
     """As they stand, with no option more; of a trainer's, its start stands in for what it writes."""

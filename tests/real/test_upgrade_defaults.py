@@ -8,7 +8,7 @@ import pytest
 from tests.builders import call
 from tests.real.conftest import REAL
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 
 def test_the_real_pair_is_written_and_held_to_its_source_by_the_defaults(
