@@ -10,7 +10,7 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2308,
+    "api": 2309,
     "cli": 380,
     "commands": 1624,
     "conversion": 1767,
@@ -22,7 +22,7 @@ BUDGETS = {
     "modules": 1455,
     "publish": 703,
     "reference": 805,
-    "report": 1631,
+    "report": 1632,
     "run": 3841,
     "target": 319,
 }

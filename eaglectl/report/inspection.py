@@ -141,10 +141,11 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
         is_stated = {keys[reason] for reason in reasons}.issuperset(following.keys or (following.why,))
         others += [following.why] if following.why and not is_stated else []
     lines: list[Line] = [*asked, *others]
-    most = 1 if following.choices else MOST_CAUSES
-    if len(lines) > most:
-        rest = plural(len(lines) - most, "more reason")
-        lines[most:] = [Words(f"and {rest} with -v", "quiet")]
+    if following.choices:  # they take the lines; what else there is stands under -v
+        return lines[:1]
+    if len(lines) > MOST_CAUSES:
+        rest = plural(len(lines) - MOST_CAUSES, "more reason")
+        lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
 
 
