@@ -267,8 +267,8 @@ def _check_matrices(matrices: Matrices, layers: int) -> None:
     )
 
 
-def _not_as_written(fault: str) -> UnreadableError:
-    return UnreadableError(f"{FILE} is not as it was written: {fault}")
+def _not_as_written(fault: str, **fields: Any) -> UnreadableError:
+    return UnreadableError(f"{FILE} is not as it was written: {fault}", **fields)
 
 
 def check_statistics(
