@@ -44,6 +44,69 @@ def test_a_refusal_that_an_option_answers_is_of_its_own_type() -> None:
     assert not failures(refusals_that_name_an_option, PACKAGE)
 
 
+# flags as docs/commands.md, which is generated, has them
+FLAGS = frozenset(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs/commands.md").read_text()))
+
+
+def words_of(node: ast.AST, texts: dict[str, str]) -> str:
+    """The literal words in an expression in their order, those of the module's constants too; no commands."""
+
+    def parts(part: ast.AST) -> Iterator[str]:
+        if isinstance(part, ast.Constant | ast.Name):
+            word = part.value if isinstance(part, ast.Constant) else texts.get(part.id, "")
+            yield word if isinstance(word, str) else ""
+        for child in ast.iter_child_nodes(part):
+            yield from parts(child)
+
+    return re.sub(r"`[^`]*`?", "", " ".join(parts(node)))
+
+
+def errors_without_options(text: str) -> list[int]:
+    """Lines of errors whose text names an option of a command that they do not state as theirs."""
+    tree = ast.parse(text if "Error(" in text or "check(" in text else "")
+    texts = {
+        node.targets[0].id: words_of(node.value, {})
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    messages = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name, keywords = ast.unparse(call.func), {keyword.arg for keyword in call.keywords}
+        faults = [fault for fault in call.args if isinstance(fault, ast.Tuple) and len(fault.elts) > 1]
+        if name == "check":
+            messages += [fault.elts[1] for fault in faults if not isinstance(fault.elts[-1], ast.Tuple)]
+        elif name in ERRORS and call.args and len(call.args) < 4 and "options" not in keywords:
+            messages.append(call.args[0])
+    return [
+        message.lineno
+        for message in messages
+        if FLAGS.intersection(re.findall(r"--[a-z][a-z-]+", words_of(message, texts)))
+    ]
+
+
+ERRORS = {"UsageError", "OpenFactError", "RefusedError", "OptionNeededError", "UnreadableError"}
+
+
+def test_an_error_states_the_options_that_its_text_names() -> None:
+    assert not failures(errors_without_options, PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ('raise UsageError("pass --target")', 1),
+        ('raise UsageError("pass --target", options=("--target",))', 0),
+        ('raise UnreadableError(f"{place}; {CHECK}")', 1),
+        ('check((wrong, f"{text} needs --target"))', 1),
+        ('check((wrong, f"{text} needs --target", ("--target",)))', 0),
+        ('raise RefusedError("run `eaglectl validate D --target T`")', 0),
+        ('raise UnreadableError("start it with --no-option-of-ours")', 0),
+    ],
+)
+def test_the_lint_of_options_finds_what_it_is_for(line: str, count: int) -> None:
+    assert len(errors_without_options(f'CHECK = "see the URL of --run-in"\n{line}\n')) == count
+
+
 def failures(check: Callable[[str], Sequence[object]], paths: Sequence[Path]) -> dict[str, Sequence[object]]:
     """What `check` reports, by file."""
     reports = {path.relative_to(ROOT).as_posix(): check(path.read_text()) for path in paths}

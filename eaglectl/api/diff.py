@@ -38,12 +38,7 @@ from eaglectl.formats.reader import check_answers, read_drafter
 from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
-from eaglectl.target.choice import (
-    NONE_NAMED,
-    TargetChoice,
-    asking_for,
-    choose_target,
-)
+from eaglectl.target.choice import NONE_NAMED, TargetChoice, asking_for, choose_target
 from eaglectl.verdicts import FactState
 
 # questions that make no fact unknown: both sides ask them
@@ -71,7 +66,7 @@ def diff(
     try:
         return _compare(os.fspath(a), os.fspath(b), options, on_progress)
     except RefusedError as error:  # its exit code would mean that they differ
-        raise UnreadableError(str(error), error.topic, error.where) from None
+        raise UnreadableError(str(error), error.topic, error.where, error.options) from None
 
 
 def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
@@ -193,7 +188,7 @@ def errors_of_side(name: str, text: str) -> Iterator[None]:
         raise
     except EaglectlError as error:
         label = name if text in str(error) else f"{name} ({text})"
-        raise UnreadableError(f"{label}: {error}") from None
+        raise UnreadableError(f"{label}: {error}", options=error.options) from None
 
 
 def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:

@@ -20,12 +20,7 @@ from eaglectl.api.convert import (
     served_plan,
     write_conversion,
 )
-from eaglectl.api.options import (
-    TOLERANCE,
-    CalibrateOptions,
-    ConvertOptions,
-    UpgradeOptions,
-)
+from eaglectl.api.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, UpgradeRecipe
 from eaglectl.conversion.upgrade import (
     GateResults,
@@ -62,13 +57,7 @@ from eaglectl.run.job import (
     tokenise,
 )
 from eaglectl.run.process import require_torch
-from eaglectl.run.prompts import (
-    Prompt,
-    batches_by_length,
-    built_in_prompts,
-    choose_prompts,
-    prompt_digest,
-)
+from eaglectl.run.prompts import Prompt, batches_by_length, built_in_prompts, choose_prompts, prompt_digest
 from eaglectl.shell import as_path
 from eaglectl.target.choice import NONE_NAMED, TargetChoice, as_target, check_timeout, runnable_target
 from eaglectl.target.files import until_end
@@ -315,7 +304,7 @@ def _check(options: CalibrateOptions) -> None:
             "--sample draws from a file of prompts; give it with --prompts",
             ("--sample",),
         ),
-        (options.tops_up and options.prompts is None, TOP_UP_ALONE),
+        (options.tops_up and options.prompts is None, TOP_UP_ALONE, ("--top-up",)),
         (
             options.tensor_parallel_size > 1 and not is_vllm,
             "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
@@ -445,7 +434,7 @@ def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
             f"{why}, and --calibration has its prompts already; leave --prompts out",
             ("--calibration",),
         ),
-        (options.tops_up and options.prompts is None, TOP_UP_ALONE),
+        (options.tops_up and options.prompts is None, TOP_UP_ALONE, ("--top-up",)),
         (
             conversion.fixes,
             "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"

@@ -374,7 +374,9 @@ def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafte
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)
         except EaglectlError as error:
-            raise RefusedError(f"{words}, this drafter could not be read back ({error}){other}") from None
+            raise RefusedError(
+                f"{words}, this drafter could not be read back ({error}){other}", options=error.options
+            ) from None
         if differences := "; ".join(_differences(plan.drafter, after)):
             raise RefusedError(f"{words}, this drafter reads back as another: {differences}{other}")
     if questions := after.notes_at("question"):

@@ -169,12 +169,12 @@ def rewritten_attention(
     Raises RefusedError if that is another function, UsageError for an option that does not apply.
     """
     style, has_query_lora = request.rope_style, request.has_query_lora
-    is_mla = drafter.dims.attention == "MLA"
+    is_mla, option = drafter.dims.attention == "MLA", "--rope-style" if style else "--mla-query-lora"
     check(
         (
             not is_mla and (style or has_query_lora),
-            f"{'--rope-style' if style else '--mla-query-lora'} is for MLA drafters, and this one is"
-            f" {drafter.dims.attention}",
+            f"{option} is for MLA drafters, and this one is {drafter.dims.attention}",
+            (option,),
         ),
         (
             style not in (None, *ROPE_STYLES),

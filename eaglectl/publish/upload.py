@@ -153,7 +153,7 @@ def freeze(
     try:
         paths = {name: source.path(name) for name, why in reasons.items() if not why}
     except UnreadableError as error:
-        raise RefusedError(str(error), error.topic, error.where) from None
+        raise RefusedError(str(error), error.topic, error.where, error.options) from None
     folders = [f"{path.name}/" for path in sorted(source.root.iterdir()) if path.is_dir()]
     left_out |= dict.fromkeys(folders, "a folder; a drafter's files lie beside each other")
     counter = ByteCounter(on_progress, "hashing", sum(map(source.size, paths)))

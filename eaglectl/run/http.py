@@ -169,12 +169,17 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
 async def _body(place: str, response: httpx2.Response) -> bytes:
     """Read the body, whole for 200 and its beginning otherwise."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise UnreadableError(f"{place} sends its answer compressed, although it was asked not to; {CHECK}")
+        raise UnreadableError(
+            f"{place} sends its answer compressed, although it was asked not to; {CHECK}",
+            options=("--run-in",),
+        )
     body, is_success = bytearray(), response.status_code == 200
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MAX_BODY and is_success:
-            raise UnreadableError(f"{place} sends more than {MAX_BODY >> 20} MiB; {CHECK}")
+            raise UnreadableError(
+                f"{place} sends more than {MAX_BODY >> 20} MiB; {CHECK}", options=("--run-in",)
+            )
         if len(body) > SHOWN_BYTES and not is_success:
             break
     return bytes(body) if is_success else bytes(body[:SHOWN_BYTES])

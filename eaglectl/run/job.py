@@ -139,7 +139,7 @@ def tokenise(job: EngineJob) -> list[list[int]]:
         try:
             ids = list(prompt.token_ids) or token_ids(tokenizer, prompt)
         except UsageError as error:
-            raise UsageError(f"{_name(number, prompt)}: {error}") from None
+            raise error.reworded(f"{_name(number, prompt)}: {error}") from None
         except Exception as error:  # a chat template is a program
             raise UnreadableError(
                 f"the tokenizer or chat template of the target {job.target} fails on {_name(number, prompt)}:"

@@ -95,7 +95,7 @@ def measure(results: Sequence[PromptResult]) -> Measurement:
     """
     drafts, accepted = _counts(results)
     if drafts.sum() == 0:
-        raise UnreadableError(NOTHING_DRAFTED)
+        raise UnreadableError(NOTHING_DRAFTED, options=("--max-tokens",))
     k = accepted.shape[1]
     share = _rate(drafts, accepted.sum(1) / k)
     return Measurement(
@@ -240,7 +240,7 @@ def _length_changes(results: Sequence[PromptResult]) -> tuple[float, Floats]:
     """Return the acceptance length, and the change of its logarithm [prompts] without each prompt."""
     drafts, accepted = _counts(results)
     if np.count_nonzero(drafts) == 0:
-        raise UnreadableError(NOTHING_DRAFTED)
+        raise UnreadableError(NOTHING_DRAFTED, options=("--max-tokens",))
     total, count = accepted.sum(1), float(drafts.sum())
     mean = float(total.sum()) / count
     return 1 + mean, _left_out((total - mean * drafts) / (count * (1 + mean)), drafts)
