@@ -45,13 +45,7 @@ from eaglectl.drafter.drafter import (
     question,
 )
 from eaglectl.engines.behaviour import ranges
-from eaglectl.engines.registry import (
-    ENGINES,
-    EngineRequest,
-    output_commands,
-    requested_places,
-    usual_release,
-)
+from eaglectl.engines.registry import ENGINES, EngineRequest, output_commands, requested_places, usual_release
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.scratch import scratch_folder

@@ -40,18 +40,9 @@ from eaglectl.options import StrPath, options_of, with_keywords
 from eaglectl.progress import OnProgress, StagedWork
 from eaglectl.run.answering import TRYING, search_layers
 from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause, open_reading
-from eaglectl.run.job import (
-    has_chat_template,
-    share_loaded_targets,
-)
-from eaglectl.run.prompts import (
-    FURTHER_PROMPTS,
-    MORE_PROMPTS,
-    choose_prompts,
-)
-from eaglectl.run.results import (
-    SmokeReport,
-)
+from eaglectl.run.job import has_chat_template, share_loaded_targets
+from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS, choose_prompts
+from eaglectl.run.results import SmokeReport
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, runnable_target
 

@@ -48,10 +48,7 @@ from eaglectl.run.coverage import (
     script_of,
 )
 from eaglectl.shell import as_path
-from eaglectl.target.choice import (
-    TargetChoice,
-    choose_target,
-)
+from eaglectl.target.choice import TargetChoice, choose_target
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:

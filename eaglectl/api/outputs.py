@@ -26,14 +26,7 @@ from eaglectl.formats.catalogue import FORMATS, by_name, default_format
 from eaglectl.formats.commands import SOURCE, Command, Fix, Step, command, read_fix
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import (
-    Following,
-    GivenTarget,
-    Judgement,
-    Subject,
-    judge_drafter,
-    serving_rules,
-)
+from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
 from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
 from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE

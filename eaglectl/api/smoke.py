@@ -56,11 +56,7 @@ from eaglectl.run.job import (
 from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
-from eaglectl.run.prompts import (
-    Prompt,
-    built_in_prompts,
-    choose_prompts,
-)
+from eaglectl.run.prompts import Prompt, built_in_prompts, choose_prompts
 from eaglectl.run.results import (
     MAX_REGRESSION,
     Published,

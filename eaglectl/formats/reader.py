@@ -1,7 +1,6 @@
 """Read a checkpoint as the canonical drafter, and a target's config as what is known of it.
 
-What a file leaves open is settled by the user, eaglectl.json, a publication, or an assumption. Doubts about a
-producer's files stay with a drafter through conversions, in eaglectl.json.
+What a file leaves open is settled by formats/settling.py.
 """
 
 from collections.abc import Mapping
@@ -11,12 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import (
-    Choice,
-    Drafter,
-    Target,
-    question,
-)
+from eaglectl.drafter.drafter import Choice, Drafter, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
@@ -33,14 +27,7 @@ from eaglectl.formats.config_keys import (
     number_notes,
     unread_questions,
 )
-from eaglectl.formats.format import (
-    SCALINGS,
-    Answers,
-    CheckpointSummary,
-    Format,
-    ModelClass,
-    RopeAnswer,
-)
+from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
 from eaglectl.formats.names import (
     MLA_SIZE_KEYS,
     SIZE_KEYS,

@@ -1,4 +1,7 @@
-"""What settles a reading: the answers that were given, a record of eaglectl, and doubts that are carried."""
+"""Settle what a file leaves open: by the user, eaglectl.json, a publication, or an assumption.
+
+Doubts about a producer's files stay with a drafter through conversions, in eaglectl.json.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +30,8 @@ from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG, RECORD
 from eaglectl.files.source import split_name
 from eaglectl.formats.catalogue import by_name, known_formats
-from eaglectl.formats.config_keys import (
-    LAYERS,
-)
-from eaglectl.formats.format import (
-    Answers,
-    CheckpointSummary,
-    Format,
-    Origin,
-    RopeAnswer,
-)
+from eaglectl.formats.config_keys import LAYERS
+from eaglectl.formats.format import Answers, CheckpointSummary, Format, Origin, RopeAnswer
 from eaglectl.formats.published import PublishedDrafter, published_drafter
 
 Read = Callable[[Answers], Drafter]

@@ -34,13 +34,7 @@ from eaglectl.run.measurement import (
     prompts_needed,
     ratio,
 )
-from eaglectl.run.probes import (
-    LEAST_GAIN,
-    LEAST_PROMPTS,
-    Drafts,
-    FirstPass,
-    Variant,
-)
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, Drafts, FirstPass, Variant
 from eaglectl.verdicts import AnswerOutcome, ReadingOutcome
 
 if TYPE_CHECKING:

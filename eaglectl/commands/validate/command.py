@@ -9,16 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from eaglectl.api.options import ValidateOptions
-from eaglectl.commands.arguments import (
-    Json,
-    Page,
-    exit_by,
-    offered,
-    page_file,
-    policy_of,
-    show,
-    write_page,
-)
+from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, policy_of, show, write_page
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault

@@ -20,13 +20,7 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import hub_name, open_local_folder
 from eaglectl.files.hub import HubSource, open_hub
 from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
-from eaglectl.files.records import (
-    CheckedFile,
-    StatedFile,
-    compare_file,
-    read_record,
-    start_sha256,
-)
+from eaglectl.files.records import CheckedFile, StatedFile, compare_file, read_record, start_sha256
 from eaglectl.files.source import FolderSource, is_blob
 from eaglectl.files.writer import Digests
 from eaglectl.formats.commands import command

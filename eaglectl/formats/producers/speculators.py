@@ -6,15 +6,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.formats.config_keys import DECODER_KEYS, common_keys
-from eaglectl.formats.format import (
-    ALWAYS,
-    TOP_IDS,
-    CheckpointSummary,
-    ConfigSchema,
-    Format,
-    IdsPlace,
-    Layout,
-)
+from eaglectl.formats.format import ALWAYS, TOP_IDS, CheckpointSummary, ConfigSchema, Format, IdsPlace, Layout
 
 # speculators saves only what differs from LlamaConfig / Qwen3Config, so what is absent has the class's value
 _LAYER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
