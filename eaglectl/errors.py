@@ -14,7 +14,8 @@ class EaglectlError(Exception):
     `topic` names the rule of `eaglectl validate` that reports the same defect, `where` the place
     ("config.json:KEY", "tensor:NAME"). `options` are those of the command line that it is about or asks for,
     with a value where that is known ("--rope-style interleaved"), `option` is the first by its name in
-    Python. `kind` is the name of the error in JSON documents.
+    Python. `source` is the checkpoint that the text names, "" if it names none. `kind` is the name of the
+    error in JSON documents.
     """
 
     exit_code: ClassVar[int] = 70
@@ -28,12 +29,14 @@ class EaglectlError(Exception):
         options: tuple[str, ...] = (),
         *,
         option: str = "",
+        source: str = "",
     ) -> None:
         super().__init__(printable(message))
         self.topic = topic
         self.where = where
         self.options = options
         self.option = option
+        self.source = source
 
     def reworded(self, message: str) -> Self:
         """Return this error with another text."""

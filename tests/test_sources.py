@@ -196,6 +196,12 @@ def test_a_broken_folder_is_refused_with_the_file_and_the_fault(case: str, tmp_p
     assert words in unreadable(folder)
 
 
+def test_an_error_names_the_current_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(CONFIG, "[]")(drafter_folder(tmp_path))
+    monkeypatch.chdir(tmp_path / "drafter")
+    assert refusal(3, "inspect", ".").startswith(".: config.json is a JSON list")
+
+
 @pytest.mark.parametrize(
     ("weight_map", "words"),
     [

@@ -45,8 +45,6 @@ FOREIGN = {
 }  # fmt: skip
 # it may only become shorter
 LEFT = {
-    "api/diff.py: errors_of_side",  # whether an error names its side's path already
-    "files/checkpoint.py: _errors_name_source",  # the same of a source, and where its pointers are fetched
     "commands/ready/run.py: _cause",  # a reason that the verdict's reason has in it
     "commands/ready/run.py: _gaps",  # equal gaps of several engines
 }

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -187,7 +188,7 @@ def errors_of_side(name: str, text: str) -> Iterator[None]:
     except UsageError:
         raise
     except EaglectlError as error:
-        label = name if text in str(error) else f"{name} ({text})"
+        label = name if error.source in (text, str(Path(text))) else f"{name} ({text})"
         raise UnreadableError(f"{label}: {error}", options=error.options) from None
 
 

@@ -4,6 +4,7 @@ headers describe it; tensor data is read by range, on demand.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +18,6 @@ from eaglectl.files.files import is_folder
 from eaglectl.files.header import (
     JSON,
     POINTER,
-    PULL,
     SHARDS,
     UNSAFE,
     WEIGHTS,
@@ -124,12 +124,17 @@ def _errors_name_source(source: Source) -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
+        if error.source == source.place:
+            raise
         text = str(error)
         if error.topic == POINTER and isinstance(source, FolderSource):
-            text = text.replace(PULL, f"`git -C {quote(as_path(source.place))} lfs pull`")
-        if source.place not in text:
-            text = f"{source.place}: {text}"
-        raise UnreadableError(text, error.topic, error.where) from None
+            text = (
+                f"{error.where} is a Git LFS pointer, not the file; run"
+                f" `git -C {quote(as_path(source.place))} lfs pull`"
+            )
+        raise UnreadableError(
+            f"{source.place}: {text}", error.topic, error.where, error.options, source=source.place
+        ) from None
 
 
 def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint:
@@ -198,7 +203,7 @@ def _read_weights(
     if weight_map is not None:
         _check_index(weight_map, tensors)
     if not tensors:
-        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{listed(files)} holds no tensors", WEIGHTS, files[0])
     return files, tensors, metadata
 
 
@@ -237,9 +242,9 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
         check(
             ("adapter_config.json" in names, adapter, "not-a-drafter", "adapter_config.json"),
             (files, mistral, "not-a-drafter", " ".join(files[:1])),
-            error=RefusedError,
+            error=partial(RefusedError, source=source.place),
         )
-        raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
+        raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG, source=source.place)
     with _errors_name_source(source):
         config = _read_object(source, file, is_target=is_target)
         count = _count_keys(config)
@@ -298,7 +303,11 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if len(files) == 1:
         return files, None
     if not files and (words := export_words(names)):
-        raise RefusedError(f"{source.place} has no weights that eaglectl reads: {words}", "not-a-drafter")
+        raise RefusedError(
+            f"{source.place} has no weights that eaglectl reads: {words}",
+            "not-a-drafter",
+            source=source.place,
+        )
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         about += _folders_hint(source)
@@ -307,7 +316,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
             "get it: each of them has a part of the weights" if are_shards(files) else "name the one to read"
         )
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"
-    raise UnreadableError(about, WEIGHTS)
+    raise UnreadableError(about, WEIGHTS, source=source.place)
 
 
 def _read_index(source: Source) -> Mapping[str, str]:
@@ -407,7 +416,10 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
         words = export_words((text,))
         check((words, words), (path.suffix not in WEIGHT_SUFFIXES, other))
         return FolderSource(path.parent, path.name)
-    check((mode, f"{text} is neither a folder nor a regular file; give one of them"), error=UnreadableError)
+    check(
+        (mode, f"{text} is neither a folder nor a regular file; give one of them"),
+        error=partial(UnreadableError, source=text),
+    )
     if is_hub_name(text):
         from eaglectl.files.hub import open_hub  # late: a folder is opened without the Hub's client
 
@@ -417,9 +429,9 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
             text.startswith(SCHEME),
             f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected",
         ),
-        error=UnreadableError,
+        error=partial(UnreadableError, source=text),
     )
-    raise UnreadableError(f"{text or repr(text)}: no such file or folder; {GIVE}")
+    raise UnreadableError(f"{text or repr(text)}: no such file or folder; {GIVE}", source=text)
 
 
 def open_folder(text: str) -> FolderSource:
@@ -481,11 +493,14 @@ def hub_name(text: str) -> tuple[str, str | None] | None:
 
 
 def _file_mode(text: str) -> int:
-    check((is_url(text), f"{text} is a URL, from which nothing is read; {GIVE}"), error=UnreadableError)
+    check(
+        (is_url(text), f"{text} is a URL, from which nothing is read; {GIVE}"),
+        error=partial(UnreadableError, source=text),
+    )
     try:
         return 0 if text.startswith(SCHEME) else Path(text).stat().st_mode
     except PermissionError as error:
-        raise UnreadableError(f"{text}: {error.strerror}") from None
+        raise UnreadableError(f"{text}: {error.strerror}", source=text) from None
     except (OSError, ValueError):
         return 0
 

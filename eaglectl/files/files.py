@@ -61,13 +61,16 @@ class Stamp(Struct, frozen=True):
 
 @contextmanager
 def errors_about(
-    place: object, error: type[EaglectlError] = UnreadableError, advice: str = ""
+    place: object, error: type[EaglectlError] = UnreadableError, advice: str = "", source: str = ""
 ) -> Iterator[None]:
-    """Raise what the system says of `place` as `error`, with what to do about it."""
+    """Raise what the system says of `place` as `error`, with what to do about it.
+
+    `source` is the checkpoint that `place` names.
+    """
     try:
         yield
     except OSError as failure:
-        raise error(f"{place}: {failure.strerror}{advice}") from None
+        raise error(f"{place}: {failure.strerror}{advice}", source=source) from None
 
 
 def current_folder() -> Path:

@@ -233,7 +233,7 @@ class HubSource:
     def size(self, name: str) -> int:
         """Return the bytes of a file, as the Hub lists them. Raises UnreadableError for an unlisted file."""
         if name not in self.sizes:
-            raise UnreadableError(f"{self.label} has no file {name} at {self.commit[:12]}")
+            raise UnreadableError(f"{self.label} has no file {name} at {self.commit[:12]}", source=self.label)
         return self.sizes[name]
 
     def path(self, name: str) -> Path | None:
@@ -285,7 +285,8 @@ class HubSource:
         if status == 200 and start:  # else the file's beginning, whatever follows
             raise UnreadableError(
                 f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges; run"
-                f" `hf download {request.repo}`, and give it again"
+                f" `hf download {request.repo}`, and give it again",
+                source=request.repo,
             )
         if len(data) < stop - start:
             raise unreachable(request, f"sent {len(data)} bytes of {stop - start}")
@@ -294,7 +295,8 @@ class HubSource:
         if not is_part and (digest := self.listed.of(name)) and not has_digest(digest, size, [data]):
             raise UnreadableError(
                 f"{name} of {self.label}: the bytes that came are not those that the Hub at {request.host}"
-                f" lists ({digest[:12]}...); run the command again"
+                f" lists ({digest[:12]}...); run the command again",
+                source=self.label,
             )
         return data[: stop - start]
 
@@ -343,7 +345,8 @@ class HubSource:
                 if isinstance(error, OSError) and error.strerror and not (failure.status or failure.code):
                     raise UnreadableError(
                         f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME"
-                        " moves it"
+                        " moves it",
+                        source=request.repo,
                     ) from None
                 raise failed(request, failure, "; files that came whole are kept") from None
         source = FolderSource(Path(root))

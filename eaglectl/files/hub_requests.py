@@ -160,6 +160,7 @@ def unreachable(request: HubRequest, how: str) -> NoAnswerError:
         f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
         " what was downloaded before",
         options=("--offline",),
+        source=request.repo,
     )
 
 
@@ -209,13 +210,13 @@ def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0)
             f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
             f" {repo}`"
         ),
-        429: (
-            f"the Hub has had too many requests from here (429) and did not answer for {subject};"
-            f" {relief}{f' for {wait:.0f} seconds' if wait else ''} and try again"
-        ),
+        429: f"the Hub has had too many requests from here (429) and did not answer for {subject}; {relief}"
+        f"{f' for {wait:.0f} seconds' if wait else ''} and try again",
     }
     pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
     other = f"answers {status}, which is no answer to a request for a file; check HF_ENDPOINT"
     if status >= 500:
         other = f"fails ({status}); try again {pause}, or use --offline to read what was downloaded before"
-    return UnreadableError(texts.get(code) or texts.get(status) or f"{subject}: the Hub at {host} {other}")
+    return UnreadableError(
+        texts.get(code) or texts.get(status) or f"{subject}: the Hub at {host} {other}", source=repo
+    )

@@ -408,14 +408,17 @@ def read_table(source: Source, table: str) -> tuple[_DistributedTensor, ...]:
         ) from None
     except PickleError as problem:
         raise UnreadableError(
-            f"{what} is broken, or does not fit its files as a torch distributed checkpoint's: {problem}"
+            f"{what} is broken, or does not fit its files as a torch distributed checkpoint's: {problem}",
+            source=source.place,
         ) from None
-    check((not entries, f"{what} lists no model tensors"), error=UnreadableError)
+    check(
+        (not entries, f"{what} lists no model tensors"), error=partial(UnreadableError, source=source.place)
+    )
     # pieces are apart: together they are no more than their files
     pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
     for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
         if file == other and start < stop:
-            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}")
+            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}", source=source.place)
     return tuple(entries)
 
 
@@ -518,7 +521,8 @@ def read_pickled_table(
     for name, tensor in stored.items():
         if (short := _drafter_name(name)) in named:
             raise RefusedError(
-                f"{source.place}: two tensors are {short} once the trainer's prefixes are removed; keep one"
+                f"{source.place}: two tensors are {short} once the trainer's prefixes are removed; keep one",
+                source=source.place,
             )
         named[short] = replace(tensor, name=short)
     metadata = {"format": "pt"}
@@ -546,7 +550,7 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
             if not (is_local and view.is_contiguous):
                 scattered.add(view.name)
     if not stored:
-        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+        raise UnreadableError(f"{listed(files)} holds no tensors", WEIGHTS, files[0])
     return stored, scattered, nested
 
 
@@ -691,7 +695,7 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
             has_places and source.path(name) is None,
             f"{name} of {source.place} is not on this machine, and pickles are not read from elsewhere",
         ),
-        error=UnreadableError,
+        error=partial(UnreadableError, source=source.place),
     )
     if (size := source.size(name)) < MAX_POINTER and source.read(name, 0, size).startswith(LFS_POINTER):
         raise UnreadableError(

@@ -158,19 +158,20 @@ def is_compared(path: Path) -> bool:
     return path in COMPARED and COMPARED[path] == Stamp.of(path.stat())
 
 
-def check_digest(path: Path, file: BufferedReader, digest: str, what: str) -> None:
+def check_digest(path: Path, file: BufferedReader, digest: str, name: str, label: str) -> None:
     """Compare an open file of the cache with its digest; once, as long as it stays as it is.
 
-    `what` names the file in the error. Raises UnreadableError for other bytes.
+    `name` and the source's `label` are for the error. Raises UnreadableError for other bytes.
     """
     stamp, place = Stamp.of(os.fstat(file.fileno())), path.resolve()
     if COMPARED.get(place) == stamp:
         return
     if not has_digest(digest, stamp.size, blocks_of(file.fileno())):
         raise UnreadableError(
-            f"{what} is in the Hub client's cache with other bytes than its digest says ({digest[:12]}...):"
-            f" it was changed or damaged; run `rm {quote(str(place))}`, and the command again, which"
-            " downloads the file"
+            f"{name} of {label} is in the Hub client's cache with other bytes than its digest says"
+            f" ({digest[:12]}...): it was changed or damaged; run `rm {quote(str(place))}`, and the command"
+            " again, which downloads the file",
+            source=label,
         )
     COMPARED[place] = stamp
 
@@ -248,7 +249,7 @@ class FolderSource(Struct, frozen=True):
         (TorchSpec).
         """
         model = self.root / "model"
-        with errors_about(self.root), os.scandir(self.root) as entries:
+        with errors_about(self.root, source=self.place), os.scandir(self.root) as entries:
             # an entry itself raises an error for a link that leads to itself
             is_folder = {
                 entry.name: Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
@@ -270,6 +271,7 @@ class FolderSource(Struct, frozen=True):
                 f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}',
                 UNSAFE,
                 name,
+                source=self.place,
             )
         try:
             # nothing to follow, which takes many calls of the system
@@ -279,17 +281,26 @@ class FolderSource(Struct, frozen=True):
             pass  # nothing is there, which is for the caller to see
         except ValueError:
             raise UnreadableError(
-                f'"{name}" cannot be the name of a file in {self.place}; rename it', UNSAFE, name
+                f'"{name}" cannot be the name of a file in {self.place}; rename it',
+                UNSAFE,
+                name,
+                source=self.place,
             ) from None
         try:
             resolved, root = path.resolve(), self.root.resolve()
         except (OSError, RuntimeError):
             raise UnreadableError(
-                f"{name} in {self.place} is a symbolic link that leads back to itself", UNSAFE, name
+                f"{name} in {self.place} is a symbolic link that leads back to itself",
+                UNSAFE,
+                name,
+                source=self.place,
             ) from None
         if not resolved.is_relative_to(root) and not is_blob(root, resolved):
             raise UnreadableError(
-                f"{name} is a symbolic link that leaves {self.place}; put the file itself there", UNSAFE, name
+                f"{name} is a symbolic link that leaves {self.place}; put the file itself there",
+                UNSAFE,
+                name,
+                source=self.place,
             )
         if path.exists() and not path.is_file():
             raise self._irregular(name)
@@ -300,7 +311,7 @@ class FolderSource(Struct, frozen=True):
 
         A small file of the Hub client's cache is compared with its digest there. Raises UnreadableError.
         """
-        with errors_about(f"{name} in {self.place}"):
+        with errors_about(f"{name} in {self.place}", source=self.place):
             file = os.fdopen(os.open(self.path(name), FLAGS), "rb")
         with ExitStack() as closed:
             closed.push(file)
@@ -308,7 +319,7 @@ class FolderSource(Struct, frozen=True):
             if not S_ISREG(status.st_mode):
                 raise self._irregular(name)
             if status.st_size <= MAX_WHOLE_FILE and (etag := etag_of(self.root / name)):
-                check_digest(self.root / name, file, etag, f"{name} of {self.label}")
+                check_digest(self.root / name, file, etag, name, self.label)
             closed.pop_all()
         return file
 
@@ -325,7 +336,7 @@ class FolderSource(Struct, frozen=True):
             path = self.path(name)
             if digest := digests[name]:
                 with open_regular(path) as file:
-                    check_digest(path, file, digest, f"{name} of {self.label}")
+                    check_digest(path, file, digest, name, self.label)
 
         from concurrent.futures import ThreadPoolExecutor  # late: it loads logging
 
@@ -345,12 +356,15 @@ class FolderSource(Struct, frozen=True):
 
     def _irregular(self, name: str) -> UnreadableError:
         return UnreadableError(
-            f"{name} in {self.place} is not a regular file; put the file itself there", UNSAFE, name
+            f"{name} in {self.place} is not a regular file; put the file itself there",
+            UNSAFE,
+            name,
+            source=self.place,
         )
 
     def size(self, name: str) -> int:
         """Return the bytes of a file. Raises UnreadableError."""
-        with errors_about(f"{name} in {self.place}"):
+        with errors_about(f"{name} in {self.place}", source=self.place):
             return self.path(name).stat().st_size
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -363,7 +377,7 @@ def check_whole(label: str, name: str, size: int) -> None:
     """Raise UnreadableError for a file that is too large to be read whole."""
     if size > MAX_WHOLE_FILE:
         about = f"{name} in {label} has {size} bytes; at most {MAX_WHOLE_FILE} are read of such a file"
-        raise UnreadableError(f"{about}: put the real one there", JSON, name)
+        raise UnreadableError(f"{about}: put the real one there", JSON, name, source=label)
 
 
 def read_open(place: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
@@ -375,14 +389,15 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
         end = os.fstat(descriptor).st_size
         check_whole(place, name, end - start)
     parts, position = [], start
-    with errors_about(f"{name} in {place}"):
+    with errors_about(f"{name} in {place}", source=place):
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)
     if position < end:
         raise UnreadableError(
             f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"
-            " written"
+            " written",
+            source=place,
         )
     return b"".join(parts)
 

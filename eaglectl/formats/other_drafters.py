@@ -316,7 +316,9 @@ def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mappin
     """Raise RefusedError, naming what `label` is, unless it can be an EAGLE-3 drafter."""
     if family := _other_family(config, tensors):
         raise RefusedError(
-            f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only", "not-a-drafter"
+            f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only",
+            "not-a-drafter",
+            source=label,
         )
 
 

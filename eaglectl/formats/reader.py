@@ -121,7 +121,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
             f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}",
             "not-a-drafter",
         ),
-        error=RefusedError,
+        error=partial(RefusedError, source=checkpoint.source.place),
     )
     summary = CheckpointSummary(
         checkpoint.config,
