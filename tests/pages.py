@@ -9,7 +9,7 @@ from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.results import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.run.results import DrafterComparison, Reason, SetRatio, SmokeReport
 from eaglectl.verdicts import GateEnding
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "pre", "span"}
@@ -82,8 +82,10 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
         measured=measured,
         by_set=sets,
         is_lossless=True,
-        failures=(text,) if verdict == "fail" else (),
-        notes=(text,),
+        reasons=(
+            Reason("note", text),
+            *([] if verdict == "pass" else [Reason("failure" if verdict == "fail" else "gap", text)]),
+        ),
         k=3,
         max_tokens=64,
         seed=0,
@@ -92,6 +94,5 @@ def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
         against=compared,
         variants=(reading,),
         drift_conditions=(drift,),
-        gaps=(text,) if verdict == "could-not-look" else (),
         choice=PromptChoice((), text, "b" * 64, 99, 6),
     )

@@ -26,6 +26,7 @@ from eaglectl.api.diagnose import Looks  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
 from eaglectl.reference import target_model as targets  # noqa: E402
+from eaglectl.report.acceptance import diagnosis_outline  # noqa: E402
 from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
@@ -398,6 +399,15 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("given", "cause"), TREE.values(), ids=TREE)
 def test_evidence_ends_in_its_cause(given: Mapping[str, Any], cause: str, healthy: Diagnosis) -> None:
     assert ended(healthy, **changes(healthy, given)).cause == cause
+
+
+@pytest.mark.parametrize("title", ["d2t and t2d that name other tokens", "one kind of prompts"])
+def test_a_title_without_acceptance_lengths_is_shown_with_that_of_the_run(
+    title: str, healthy: Diagnosis
+) -> None:
+    assert "(acceptance length " in str(diagnosis_outline(replace(healthy, title=title)).head)
+    both = ended(healthy, **changes(healthy, {"reference": reading, "commands": COMMANDS}))
+    assert both.title.endswith(" read so") and str(diagnosis_outline(both).head).count("length") == 0
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from eaglectl.commands.ready import run as readying  # noqa: E402
 from eaglectl.commands.ready.run import last_line  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.results import ServedFiles  # noqa: E402
-from eaglectl.run.results import SmokeReport  # noqa: E402
+from eaglectl.run.results import Reason, SmokeReport  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import SGLANG, VLLM, Outcome, call, changed, drafter_folder, refusal  # noqa: E402
@@ -123,7 +123,7 @@ def judged(
 
 GOOD, BAD = report(EAGLE3[:24]), report(worse(EAGLE3[:24], 0.5))
 WEAK = report([replace(one, accepted=tuple(count // 4 for count in one.accepted)) for one in EAGLE3[:24]])
-DEAD = replace(GOOD, failures=("dead drafter: 1.00",))
+DEAD = replace(GOOD, reasons=(Reason("failure", "dead drafter: 1.00"),))
 ALIKE = "k=3); the prompts do not tell the two apart; "
 
 

@@ -60,12 +60,14 @@ from eaglectl.run.prompts import Prompt, built_in_prompts, choose_prompts
 from eaglectl.run.results import (
     MAX_REGRESSION,
     Published,
+    Reason,
     SmokeReport,
     compare_drafters,
     compare_positions,
     make_report,
     match_server,
     published_for,
+    reasons_of,
     with_variants,
 )
 from eaglectl.shell import as_path, without_secrets
@@ -121,9 +123,9 @@ def smoke(
     repair = command("validate", source, target=target.text, answers=options.answers)
     note = (
         f"measured as if the file were read as trained; {listed(names)}"
-        f" {'does' if len(names) == 1 else 'do'} not read it so{why}: `{repair}`"
+        f" {'does' if len(names) == 1 else 'do'} not read it so{why}"
     )
-    return replace(report, notes=(*report.notes, note))
+    return replace(report, reasons=(*report.reasons, Reason("note", note, (repair,))))
 
 
 def smoke_drafts(
@@ -157,7 +159,7 @@ def smoke_drafts(
         choice=chosen,
         published=published_beside(given, choice, options, report.k),
         diagnose_command=_with_prompts("diagnose", diagnosis, given, target, options),
-        notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
+        reasons=(*([Reason("note", f"target: {choice.how}")] if choice.how else []), *report.reasons),
     )
     if engine not in RUNNERS:
         report = _with_match(report, runs, given, target)
@@ -180,17 +182,22 @@ def _with_match(report: SmokeReport, runs: "Runs", given: str, target: TargetCho
     if options.compare_files is False:
         return report
     try:
-        if options.needs_match or not (gap := _why_not_compared(runs, given, target)):
+        if options.needs_match or not (obstacle := _why_not_compared(runs)):
             return _matched(report, replace(runs, engine="reference"), given)
+        why, option = obstacle
     except (RefusedError, UnreadableError, UsageError) as error:
         if options.needs_match:
             raise
-        gap = f"{error}; without it: `{_with_prompts('smoke', (*again, ALONE), given, target, options)}`"
-    return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {gap}")
+        why, option = f"{error}; without it", ALONE
+    line = _with_prompts("smoke", (*again, option), given, target, options)
+    return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {why}", line)
 
 
-def _why_not_compared(runs: "Runs", given: str, target: TargetChoice) -> str:
-    """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
+def _why_not_compared(runs: "Runs") -> tuple[str, str] | None:
+    """Return why files are not run beside a server where nobody asks, and the option that settles it.
+
+    None if they are.
+    """
     options, weights = runs.options, runs.target.weights
     size = sum(path.stat().st_size for path in weights.root.glob("*.safetensors")) if weights else 0
     reasons = (
@@ -199,17 +206,13 @@ def _why_not_compared(runs: "Runs", given: str, target: TargetChoice) -> str:
         (not has_torch(), "torch is not installed here; without it", ALONE),
         (size > SMALL_TARGET, "the target is large; to run it here too", "--compare-files"),
     )
-    for why, option in (reason for is_so, *reason in reasons if is_so):
-        words = ("--run-in", without_secrets(runs.engine), option)
-        return f"{why}: `{_with_prompts('smoke', words, given, target, options)}`"
-    return ""
+    return next(((why, option) for is_so, why, option in reasons if is_so), None)
 
 
-def _unanswered(report: SmokeReport, options: SmokeOptions, text: str) -> SmokeReport:
+def _unanswered(report: SmokeReport, options: SmokeOptions, text: str, *commands: str) -> SmokeReport:
     """The report with why a server was not shown to draft as the files do."""
-    if options.has_threshold and not options.needs_match:
-        return replace(report, notes=(*report.notes, text))
-    return replace(report, gaps=(*report.gaps, text))
+    is_note = options.has_threshold and not options.needs_match
+    return replace(report, reasons=(*report.reasons, Reason("note" if is_note else "gap", text, commands)))
 
 
 def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
@@ -229,10 +232,13 @@ def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     if match.is_of_another_target:
         limits = options.min_acceptance_length, options.min_position_0
         failures = (*below_thresholds(report.measured, *limits), *report.run.differences)
-        return replace(report, failures=failures, gaps=(match.words, *report.gaps))
+        others = (reason for reason in report.reasons if reason.kind != "failure")
+        return replace(
+            report, reasons=(*reasons_of("failure", failures), Reason("gap", match.words), *others)
+        )
     if match.ending == MatchEnding.NO:
         failure = f"the server does not draft as these files do: {match.words}"
-        return replace(report, failures=(*report.failures, failure))
+        return replace(report, reasons=(*report.reasons, Reason("failure", failure)))
     if match.ending == MatchEnding.COULD_NOT_TELL:
         return _unanswered(report, options, f"{NOT_COMPARED}: {match.words}")
     return report
@@ -298,8 +304,10 @@ def _with_coverage(
         options.answers,
         _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options, OUT),
     )
-    note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
-    return replace(report, coverage=coverage, notes=(*report.notes, note))
+    note = Reason(
+        "note", f"the draft vocabulary holds {coverage.words}; {coverage.advice}", coverage.commands
+    )
+    return replace(report, coverage=coverage, reasons=(*report.reasons, note))
 
 
 def _probed(report: SmokeReport, runs: "Runs", source: str, given: str, target: TargetChoice) -> SmokeReport:
@@ -325,7 +333,7 @@ def _timed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
             return replace(report, speed=measure_server(job, runs.engine, report.k, concurrencies))
         except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
             gap = f"speed was not measured: {error}"
-            return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
+            return replace(report, speed_gap=str(error), reasons=(*report.reasons, Reason("gap", gap)))
 
 
 @with_keywords

@@ -29,7 +29,7 @@ from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import BreakEven, Estimate, Measurement, Place, Speed, SpeedRow, Spread, p_words
 from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
-from eaglectl.run.results import DrafterComparison, Published, PublishedLength, SmokeReport
+from eaglectl.run.results import DrafterComparison, Published, PublishedLength, SmokeReport, reasons_of
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding
 
@@ -74,31 +74,24 @@ def smoke_outline(report: SmokeReport) -> Outline:
 
 def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     """Why it fails and what warns, the command to run next, and the other notes."""
-    against = report.against
-    failures = (*report.failures, *(against.failures if against else ()))
-    gaps = (*report.gaps, *(against.gaps if against else ()))
-    reasons, notes = (list(map(_command_at_end, texts)) for texts in ((*failures, *gaps), report.notes))
-    warnings = [(text, command) for text, command in notes if command]
-    commands = [command for _, command in reasons if command]
+    reasons = [*report.reasons]
+    if (against := report.against) is not None:
+        reasons += (*reasons_of("failure", against.failures), *reasons_of("gap", against.gaps))
+    by_kind = grouped((reason.kind, reason) for reason in reasons)
+    causes, notes = [*by_kind.get("failure", []), *by_kind.get("gap", [])], by_kind.get("note", [])
+    commands = [line for reason in causes for line in reason.commands]
     if not commands and report.verdict == CheckVerdict.FAIL:
         commands = [report.diagnose_command]
-    commands += [command for _, command in warnings]
-    others = [text for text, command in notes if not command]
-    return [text for text, _ in (*reasons, *warnings)], next(iter(commands), ""), others
+    causes += [note for note in notes if note.commands]
+    commands += [line for note in notes for line in note.commands]
+    # a single command of a reason is the next one
+    words: list[Line] = [cause.text if len(cause.commands) > 1 else cause.words for cause in causes]
+    return words, next(iter(commands), ""), [note.words for note in notes if not note.commands]
 
 
 def length(report: SmokeReport) -> str:
     """The acceptance length, with k."""
     return f"acceptance length {report.measured.length.words} at k={report.k}"
-
-
-def _command_at_end(text: str) -> tuple[str, str]:
-    """A sentence without the command that it ends in, and the command, or ""; of several, the first."""
-    sentence, _, command = text.removesuffix("`").rpartition(": `")
-    if not sentence or not text.endswith("`"):
-        return text, ""
-    first, _, others = command.partition("`")
-    return (text if others else sentence), first
 
 
 def _acceptance(report: SmokeReport) -> Table:
@@ -375,7 +368,7 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     verdict = Words(ENDINGS.get(diagnosis.ending, diagnosis.ending), TONES[diagnosis.verdict])
     served, reference = diagnosis.evidence.served, diagnosis.evidence.reference
     text, following, *others = diagnosis.title, *(diagnosis.commands or ("",))
-    if served is not None and not any(character.isdigit() for character in text):
+    if served is not None and not diagnosis.has_figures:
         text += f" (acceptance length {served.measured.length.value:.2f} at k={served.k})"
     reasons = grouped((reason, title) for title, reason in diagnosis.not_looked)
     not_looked = [f"{'; '.join(titles)}: {reason}" for reason, titles in reasons.items()]

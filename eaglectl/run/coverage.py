@@ -65,12 +65,6 @@ class Coverage(Struct, frozen=True):
         return "train with a draft vocabulary that is counted on such answers"
 
     @property
-    def advice_with_commands(self) -> str:
-        """The same with the commands."""
-        commands = " and ".join(f"`{line}`" for line in self.commands)
-        return f"{self.advice}: {commands}" if commands else self.advice
-
-    @property
     def share(self) -> float:
         """The share of the tokens with a draft token."""
         return self.covered / self.tokens

@@ -144,12 +144,16 @@ class Evidence(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What shows a cause: a sentence, the commands to run next, a title with its figures, and the fix."""
+    """What shows a cause: a sentence, the commands to run next, a title, and the fix.
+
+    `better` is a reading that drafts better; the diagnosis' title states both acceptance lengths.
+    """
 
     words: str
     commands: tuple[str, ...] = ()
     title: str = ""
     fix: Fix = Fix()
+    better: Variant | None = None
 
 
 # what shows a cause, why the evidence has nothing on it, or None where the evidence rules it out
@@ -177,7 +181,7 @@ class Diagnosis(Result, frozen=True):
     """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason.
 
     `measured`: what the files leave open, and how measuring answered it before anything else was looked at.
-    `finding` is `words` without the fix.
+    `finding` is `words` without the fix. `has_figures`: `title` states acceptance lengths.
     """
 
     source: str
@@ -192,6 +196,7 @@ class Diagnosis(Result, frozen=True):
     evidence: Evidence
     measured: tuple[MeasuredAnswer, ...] = ()
     finding: str = ""
+    has_figures: bool = False
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -227,19 +232,23 @@ def find_cause(
         else:
             not_looked.append((cause.title, shown))
     assert isinstance(shown, Shown), "the last cause is what remains"
+    title, better = shown.title or cause.title, shown.better
+    if better is not None:
+        title += f": {better.stated_length:.2f}, and {better.measured.length.value:.2f} read so"
     rest = [other.title for other in causes[causes.index(cause) + 1 :] if other.ending not in NO_FAULTS]
     return Diagnosis(
         source,
         target,
         cause.id,
         cause.ending,
-        shown.title or cause.title,
+        title,
         f"{shown.words}; fix: {shown.fix.text}" if shown.fix else shown.words,
         shown.commands,
         tuple(ruled_out),
         (*not_looked, *((title, "an earlier question had its answer") for title in rest)),
         evidence,
         finding=shown.words,
+        has_figures=better is not None,
     )
 
 
@@ -346,7 +355,8 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
         f"read with {best.name} it drafts x{best.ratio.words} as much, beyond chance (p"
         f" {p_words(best.p_value)} after {len(probed.variants)} readings)",
         (evidence.commands["repair"],),
-        f"{title}: {best.stated_length:.2f}, and {best.measured.length.value:.2f} read so",
+        title,
+        better=best,
     )
 
 
@@ -364,11 +374,8 @@ def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:
     if search.alike:
         alike = listed((",".join(map(str, boundaries)) for boundaries in search.alike), " or ")
         more = f"from {alike} it drafts as well, as far as these prompts tell: the trainer's config decides"
-    title = (
-        f"trained on boundaries {found.option.partition(' ')[2]}, and the file states"
-        f" {listed(stated)}: {found.stated_length:.2f}, and {found.measured.length.value:.2f} read so"
-    )
-    return Shown(f"{words}; {more}", (evidence.commands["layers"],), title)
+    title = f"trained on boundaries {found.option.partition(' ')[2]}, and the file states {listed(stated)}"
+    return Shown(f"{words}; {more}", (evidence.commands["layers"],), title, better=found)
 
 
 def _past_positions(_: Evidence, run: SmokeReport) -> Outcome:

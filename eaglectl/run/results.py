@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -334,11 +335,33 @@ DRAFTINGS: Mapping[str, str] = {
 }
 
 
+ReasonKind = Literal["failure", "gap", "note"]
+
+
+class Reason(Struct, frozen=True):
+    """A reason for the verdict FAIL or COULD_NOT_LOOK, or a note, with the commands to run next."""
+
+    kind: ReasonKind
+    words: str
+    commands: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The words, with the commands at their end."""
+        lines = " and ".join(f"`{line}`" for line in self.commands)
+        return f"{self.words}: {lines}" if lines else self.words
+
+
+def reasons_of(kind: ReasonKind, texts: Iterable[str]) -> tuple[Reason, ...]:
+    """Return a reason for each text."""
+    return tuple(Reason(kind, text) for text in texts)
+
+
 class SmokeReport(Result, frozen=True):
     """What one drafter did on one engine.
 
-    `is_lossless` is None if plain decoding was not run. `failures` are the reasons for the verdict FAIL,
-    `gaps` those for COULD_NOT_LOOK. `choice` is the origin of the prompts. `variants` (of `probed`) and
+    `is_lossless` is None if plain decoding was not run. `reasons` are those of the verdict, and notes.
+    `choice` is the origin of the prompts. `variants` (of `probed`) and
     `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
     `published` is what others reach with drafters of the target. `trust_remote_code`: the target's own code
     was allowed to run. `coverage` is a reduced draft vocabulary's, of the answers, if their tokens are known.
@@ -351,8 +374,7 @@ class SmokeReport(Result, frozen=True):
     measured: Measurement
     by_set: Mapping[str, Measurement]
     is_lossless: bool | None
-    failures: tuple[str, ...]
-    notes: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     k: int
     max_tokens: int
     seed: int
@@ -364,7 +386,6 @@ class SmokeReport(Result, frozen=True):
     files: Mapping[str, str] = field(default_factory=dict)
     trust_remote_code: bool = False
     ignores_eos: bool = False
-    gaps: tuple[str, ...] = ()
     choice: PromptChoice | None = None
     probed: Sensitivity | None = None
     published: Published | None = None
@@ -373,6 +394,21 @@ class SmokeReport(Result, frozen=True):
     coverage: Coverage | None = None
     diagnose_command: str = ""
     match: "ServerMatch | None" = None
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The reasons for the verdict FAIL."""
+        return tuple(reason.text for reason in self.reasons if reason.kind == "failure")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """The reasons for the verdict COULD_NOT_LOOK."""
+        return tuple(reason.text for reason in self.reasons if reason.kind == "gap")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes."""
+        return tuple(reason.text for reason in self.reasons if reason.kind == "note")
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -492,9 +528,10 @@ def make_report(
         measured=measured,
         by_set=by_set,
         is_lossless=None if count is None else count == 0,
-        failures=tuple(failures),
-        gaps=() if failures else shortcomings(measured),
-        notes=tuple(notes),
+        reasons=(
+            *(reasons_of("failure", failures) or reasons_of("gap", shortcomings(measured))),
+            *reasons_of("note", notes),
+        ),
         k=len(measured.per_position),
         max_tokens=job.max_tokens,
         seed=job.seed,
@@ -532,7 +569,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
 
     `repair` gives the command that converts with a reading.
     """
-    notes = [*report.notes, *probed.notes]
+    reasons = [*report.reasons, *reasons_of("note", probed.notes)]
     for variant in probed.variants:
         needed = f"give about {variant.prompts_needed}" if variant.prompts_needed else "give more"
         few = f"{variant.measured.prompts} prompts cannot tell from chance: {needed}"
@@ -544,8 +581,10 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
             ReadingOutcome.LATE_POSITIONS_ONLY: " at late positions alone, so that it is not named",
         }.get(variant.outcome)
         if doubt:
-            notes.append(f"{variant.name} drafts better by x{variant.ratio.value:.3f}{doubt}")
-    report = replace(report, variants=probed.variants, notes=tuple(notes), probed=probed)
+            reasons += reasons_of(
+                "note", [f"{variant.name} drafts better by x{variant.ratio.value:.3f}{doubt}"]
+            )
+    report = replace(report, variants=probed.variants, reasons=tuple(reasons), probed=probed)
     open_or_wrong = (ReadingOutcome.BETTER, ReadingOutcome.TOO_FEW_PROMPTS)
     if any(variant.is_of_tables and variant.outcome in open_or_wrong for variant in probed.variants):
         report = replace(report, coverage=None)  # counted by a table that is not settled
@@ -560,9 +599,9 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     failure = (
         f"the file drafts better read with {best.name}: acceptance length x{best.ratio.words}, p"
         f" {p_words(best.p_value)} after {len(probed.variants)} readings{also}; if that is what was trained,"
-        f" write it so and measure again: `{repair(best)}`"
+        " write it so and measure again"
     )
-    return replace(report, failures=(*report.failures, failure))
+    return replace(report, reasons=(*reasons, Reason("failure", failure, (repair(best),))))
 
 
 # the name of all built-in prompts where these are judged together

@@ -67,7 +67,7 @@ from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.installed import check_engine_arguments
 from eaglectl.run.job import share_loaded_targets
 from eaglectl.run.process import has_torch
-from eaglectl.run.results import Gain, SmokeReport, gain
+from eaglectl.run.results import Gain, Reason, SmokeReport, gain
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, named_target
 from eaglectl.text import listed
@@ -396,7 +396,7 @@ class _Work(Struct, frozen=True):
         """Return what holds acceptance down: the draft vocabulary, or what a diagnosis may find; else ""."""
         if (coverage := report.coverage) and coverage.holds_down:
             share = f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}"
-            return f"{share}; {coverage.advice_with_commands}"
+            return Reason("note", f"{share}; {coverage.advice}", coverage.commands).text
         (first, *later), length = report.measured.per_position, report.measured.length
         second = later[0].value / first.value if later and first.value else 1.0
         others = [figure.length for figure in (result.published.alike if result.published else ())]
