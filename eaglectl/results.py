@@ -109,7 +109,8 @@ class ServedFiles(Struct, frozen=True):
     """How one engine serves a drafter's files; `report` is the run's result, `gap` the reason for none.
 
     `reading`: the reference ran them as the engine reads them, which is not as they were trained.
-    `has_failed`: a run was begun and could not be made.
+    `has_failed`: a run was begun and could not be made. `keys` are those of `reasons`. `predicate` is `gap`
+    without the engine's name at its start, "" for a gap without it.
     """
 
     outcome: ServedAs
@@ -118,6 +119,8 @@ class ServedFiles(Struct, frozen=True):
     gap: str = ""
     reading: "eaglectl.NetworkReading | None" = None
     has_failed: bool = False
+    keys: tuple[str, ...] = ()
+    predicate: str = ""
 
 
 class EngineReadiness(Result, frozen=True):
@@ -155,7 +158,8 @@ class Readiness(Result, frozen=True):
     `conversion` is None if nothing was converted, or `out` held the conversion already. `out` is the folder
     of the conversion, None for a temporary one; `unwritten` is a given folder that nothing was written to,
     and `plan_command` the command that writes it. `report` is of the output. `reason` is why it is not ready,
-    or a weakness of a ready one. `diagnosis` is the cause of low acceptance, if one was looked for;
+    or a weakness of a ready one; `keys` are those of the reasons in it, and the engines whose failed run it
+    gives. `diagnosis` is the cause of low acceptance, if one was looked for;
     `published` is what others reached with drafters of this target. `is_named`: the engines were requested.
     """
 
@@ -174,6 +178,7 @@ class Readiness(Result, frozen=True):
     published: "eaglectl.Published | None" = None
     seconds: float = 0.0
     is_named: bool = False
+    keys: tuple[str, ...] = ()
 
     def __fspath__(self) -> str:
         return _written(self.out or (None if self.plan_command else Path(self.source)), "ready")

@@ -44,10 +44,7 @@ FOREIGN = {
     "run/process.py: error_answer", "target/files.py: read_target_config",
 }  # fmt: skip
 # it may only become shorter
-LEFT = {
-    "commands/ready/run.py: _cause",  # a reason that the verdict's reason has in it
-    "commands/ready/run.py: _gaps",  # equal gaps of several engines
-}
+LEFT: set[str] = set()
 
 
 def _is_text(node: ast.expr, names: set[str]) -> bool:

@@ -259,7 +259,12 @@ class _Work(Struct, frozen=True):
         files = self._measured(self.source, verdict)
         if files.report is not None and files.report.run.differences:
             # what the engine's own run shows counts, whatever was known of it
-            files = replace(files, outcome=ServedAs.DIFFERS, reasons=tuple(files.report.run.differences))
+            files = replace(
+                files,
+                outcome=ServedAs.DIFFERS,
+                reasons=tuple(files.report.run.differences),
+                keys=(release_name(verdict),),
+            )
         return EngineReadiness(verdict.engine, verdict.release, files, None, commands[verdict.engine])
 
     def server(self, url: str) -> EngineReadiness:
@@ -274,6 +279,7 @@ class _Work(Struct, frozen=True):
                 report,
                 gap,
                 has_failed=has_failed,
+                keys=(url,),
             ),
         )
 
@@ -346,7 +352,7 @@ class _Work(Struct, frozen=True):
         verdicts = {(entry.engine, entry.release): entry for entry in inspected.requested}
         if (verdict := verdicts.get((state.engine, state.release))) is None:
             return state
-        files, is_served = ServedFiles(verdict.outcome, verdict.reasons), verdict.outcome.is_served
+        files, is_served = _served(verdict), verdict.outcome.is_served
         return replace(
             state,
             converted=self._measured(str(place), verdict) if is_served else files,
@@ -364,10 +370,16 @@ class _Work(Struct, frozen=True):
         if len(serving) < (len(result.engines) if is_named else 1):
             return _without_serving(result)
         findings = _errors(result.inspection.findings if report is None else report.findings)
-        if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
-            problem = "" if report is None else report.problem
-            reason = f"{findings[0].rule.id} {findings[0].match.message}" if findings else problem
-            return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
+        if findings:
+            rule, match = findings[0].rule, findings[0].match
+            return replace(
+                result,
+                verdict=CheckVerdict.FAIL,
+                reason=f"{rule.id} {match.message}",
+                keys=(match.key or rule.id,),
+            )
+        if report is not None and report.verdict == CheckVerdict.FAIL:
+            return replace(result, verdict=CheckVerdict.FAIL, reason=report.problem)
         return self._run_verdict(
             result, [result.best] if result.best is not None and not is_named else serving
         )
@@ -383,10 +395,10 @@ class _Work(Struct, frozen=True):
                 return self._with_diagnosis(result, report)
         if losses := list(filter(None, map(_regression, states))):
             return replace(result, verdict=CheckVerdict.FAIL, reason=losses[0])
-        gaps = [gap for report in reports for gap in report.gaps]
-        gaps += [state.final.gap for state in states if state.final.has_failed]
-        if gaps:
-            return replace(result, verdict=CheckVerdict.COULD_NOT_LOOK, reason="; ".join(dict.fromkeys(gaps)))
+        failed = {release_name(state): state.final.gap for state in states if state.final.has_failed}
+        if gaps := [*(gap for report in reports for gap in report.gaps), *failed.values()]:
+            reason = "; ".join(dict.fromkeys(gaps))
+            return replace(result, verdict=CheckVerdict.COULD_NOT_LOOK, reason=reason, keys=tuple(failed))
         # what stands out of the numbers of the files, and of the runs
         doubts = [note.text for note in notes_of(result.inspection.findings)]
         doubts += filter(None, (self._weakness(report, result) for report in reports))
@@ -468,16 +480,18 @@ class _Work(Struct, frozen=True):
         The reference runs what files mean, and so stands for an engine that runs them as trained; of one that
         does not, it runs the network that the engine makes of them, where that is known.
         """
-        outcome, reading = verdict.outcome, None
+        files, engine, reading = _served(verdict), REFERENCE, None
         if _installed(verdict.engine, self.options) == verdict.release:
-            report, gap, has_failed = self._run(place, verdict.engine)
-        else:
-            reading = verdict.reading if outcome == ServedAs.DIFFERS else None
-            report, gap = None, f"{release_name(verdict)} {NOT_RUN.get(outcome, 'is not installed here')}"
-            has_failed = False
-            if reading or outcome.is_served:
-                report, gap, has_failed = self._run(place, REFERENCE, reading)
-        return ServedFiles(outcome, verdict.reasons, report, gap, reading if report else None, has_failed)
+            engine = verdict.engine
+        elif files.outcome == ServedAs.DIFFERS and verdict.reading:
+            reading = verdict.reading
+        elif not files.outcome.is_served:
+            predicate = NOT_RUN.get(files.outcome, "is not installed here")
+            return replace(files, gap=f"{release_name(verdict)} {predicate}", predicate=predicate)
+        report, gap, has_failed = self._run(place, engine, reading)
+        return replace(
+            files, report=report, gap=gap, reading=reading if report else None, has_failed=has_failed
+        )
 
     def _run(self, place: str, engine: str, reading: NetworkReading | None = None) -> Attempt:
         if self.target.weights is None:
@@ -499,6 +513,10 @@ class _Work(Struct, frozen=True):
         return self.runs[key]
 
 
+def _served(verdict: Verdict) -> ServedFiles:
+    return ServedFiles(verdict.outcome, verdict.reasons, keys=tuple(key for key, _ in verdict.keyed_reasons))
+
+
 def _without_serving(result: Readiness) -> Readiness:
     others = [state for state in result.engines if not state.is_serving]
     is_known = any(state.final.outcome.is_known_wrong for state in others)
@@ -507,6 +525,7 @@ def _without_serving(result: Readiness) -> Readiness:
         result,
         verdict=CheckVerdict.FAIL if is_known else CheckVerdict.COULD_NOT_LOOK,
         reason="; ".join(f"{engine_names(group)}: {why}" for why, group in reasons.items()),
+        keys=tuple(key for state in others for key in state.final.keys or state.stored.keys),
     )
 
 
@@ -582,10 +601,14 @@ def _lengths(result: Readiness) -> str:
     return f"{', '.join(figures)} tokens per target step ({prompts} prompts, k={runs[-1].k})"
 
 
-def _wrong_as_stored(result: Readiness) -> Iterator[tuple[str, str]]:
-    states = [state for state in result.engines if state.stored.outcome.is_known_wrong]
+def _wrong_as_stored(result: Readiness) -> Iterator[Line]:
+    states = [
+        state
+        for state in result.engines
+        if state.stored.outcome.is_known_wrong and not set(state.stored.keys) <= set(result.keys)
+    ]
     for why, group in grouped(("; ".join(state.stored.reasons), state) for state in states).items():
-        yield f"{engine_names(group)}, as stored: {why}", why
+        yield f"{engine_names(group)}, as stored: {why}"
 
 
 def _cause(result: Readiness) -> Iterator[Line]:
@@ -597,7 +620,7 @@ def _cause(result: Readiness) -> Iterator[Line]:
         yield f"nothing was written to {as_path(str(result.unwritten))}{why}"
     if best is not None and best.stored.outcome == ServedAs.AS_PUBLISHED:
         yield f"{best.stored.outcome} ({best.stored.reasons[0]})"
-    yield from (line for line, why in _wrong_as_stored(result) if why not in text)
+    yield from _wrong_as_stored(result)
     change = None if best is None or best.is_right_twice else engine_gain(best)
     if change is not None and not change.is_shown:
         needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""
@@ -653,10 +676,12 @@ def release_name(state: EngineReadiness | Verdict) -> str:
 def _gaps(result: Readiness) -> Iterator[Words]:
     """Yield why acceptance was not measured although an engine runs the files: each reason, with engines."""
     gaps = [
-        (files.gap.replace(f"{release_name(state)} ", "the engine ", 1), release_name(state))
+        (f"the engine {files.predicate}" if files.predicate else files.gap, release_name(state))
         for state in result.engines
         for files in (state.stored, state.converted)
-        if files and files.gap != result.reason and files.outcome != ServedAs.FAILS
+        if files
+        and files.outcome != ServedAs.FAILS
+        and not (files.has_failed and release_name(state) in result.keys)
     ]
     if result.plan_command:
         gaps += [(OWN_DRAFTER, state.engine) for state in result.engines if state.engine not in ENGINES]
