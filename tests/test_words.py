@@ -4,7 +4,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +18,61 @@ from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.commands import Step
 from eaglectl.judge import judgement
+from eaglectl.report.acceptance import smoke_outline
 from eaglectl.report.findings import reports_outline
+from eaglectl.run.results import Reason
 from tests.builders import drafter_folder, floats
 from tests.cases import STATED
 from tests.conftest import FIXTURES
+from tests.pages import smoke_report
 from tests.validation.judging import every_patch
 from tests.validation.patches import Patch
 
 PACKAGE = Path(eaglectl.__file__).parent
 # what a text is, beside those of errors
-TEXTS = {"text", "message", "fix", "reason", "reasons", "words", "why", "how", "gap"}
+TEXTS = {
+    "text", "message", "fix", "reason", "reasons", "words", "why", "how", "gap", "gaps", "failures", "title",
+}  # fmt: skip
 SEARCHES = {
     "partition", "rpartition", "split", "rsplit", "startswith", "endswith", "replace", "removeprefix",
-    "removesuffix", "find", "index", "count", "splitlines",
+    "removesuffix", "find", "index", "count", "splitlines", "isdigit", "isdecimal", "isnumeric", "isalpha",
+    "isalnum", "isupper", "islower", "isspace",
 }  # fmt: skip
 ERRORS = {"error", "refusal", "failure"}
 PATTERNS = {"search", "match", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
 # where text is made safe, and commands are read from documentation
 MAKERS = {"text.py", "shell.py", "formats/commands.py"}
-# errors of Python, of torch and of engines, which have no other field; and the SOURCE as it was given
+# errors of Python, of torch, of engines and of servers, which have no other field; the SOURCE as it was given
+# and the message of a commit, which are the user's
 FOREIGN = {
-    "files/hub_requests.py: not_here",
+    "files/hub_requests.py: not_here", "commands/upload/run.py: _make_plan", "run/http.py: shown",
     "errors.py: error_text", "errors.py: input_error", "files/opcodes.py: read_pickle",
     "publish/card.py: _with_front_matter", "reference/target_model.py: _loading",
     "run/process.py: error_answer", "target/files.py: read_target_config",
 }  # fmt: skip
-# it may only become shorter
-LEFT: set[str] = set()
 
 
 def _is_text(node: ast.expr, names: set[str]) -> bool:
     match node:
+        case ast.Attribute(value=ast.Name(id="report"), attr="notes"):  # elsewhere notes are values
+            return True
         case ast.Attribute(attr=name):
             return name in TEXTS
         case ast.Name(id=name):
             return name in names
         case ast.Subscript(value=value) | ast.Starred(value=value):
             return _is_text(value, names)
-        case ast.IfExp(body=body, orelse=orelse):
-            return _is_text(body, names) or _is_text(orelse, names)
+        case ast.IfExp(body=first, orelse=second) | ast.BinOp(left=first, right=second):
+            return _is_text(first, names) or _is_text(second, names)
+        case ast.FormattedValue(value=value):
+            return _is_text(value, names)
+        case (
+            ast.Tuple(elts=parts)
+            | ast.List(elts=parts)
+            | ast.BoolOp(values=parts)
+            | ast.JoinedStr(values=parts)
+        ):
+            return any(_is_text(part, names) for part in parts)
         case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]):
             return f"error {name}" in names or name in ERRORS
         case ast.Call(func=ast.Attribute(value=value)):
@@ -64,10 +80,19 @@ def _is_text(node: ast.expr, names: set[str]) -> bool:
     return False
 
 
-def _text_names(function: ast.FunctionDef) -> set[str]:
-    """The names of a function that hold texts, and of errors that it catches, as "error NAME"."""
-    names = {f"error {node.name}" for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)}
-    for node in ast.walk(function):
+@cache
+def _parts(function: ast.FunctionDef) -> list[ast.AST]:
+    return [*ast.walk(function)]
+
+
+def _text_names(function: ast.FunctionDef, given: set[str]) -> set[str]:
+    """The names of a function that hold texts, and of errors that it catches, as "error NAME".
+
+    `given` are its parameters that callers give texts.
+    """
+    names = {f"error {node.name}" for node in _parts(function) if isinstance(node, ast.ExceptHandler)}
+    names |= given
+    for node in _parts(function):
         pairs: list[tuple[ast.expr, ast.expr]] = []
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -95,13 +120,46 @@ def _looks(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
+def _given_texts(
+    function: ast.FunctionDef, names: set[str], parameters: dict[str, list[str]]
+) -> Iterator[tuple[str, str]]:
+    """The functions and their parameters that a function of the same module gives texts."""
+    for node in _parts(function):
+        match node:
+            case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id=called), *arguments]):
+                keywords = []
+            case ast.Call(
+                func=ast.Name(id=called) | ast.Attribute(value=ast.Name(id="self"), attr=called),
+                args=arguments,
+                keywords=keywords,
+            ):
+                pass
+            case _:
+                continue
+        pairs = [*zip(parameters.get(called, ()), arguments, strict=False)]
+        pairs += [(keyword.arg or "", keyword.value) for keyword in keywords]
+        yield from ((called, name) for name, argument in pairs if _is_text(argument, names))
+
+
 def looked_into(source: str) -> Iterator[str]:
-    """The functions of a module that look into a text."""
-    for function in ast.walk(ast.parse(source)):
-        if isinstance(function, ast.FunctionDef):
-            names = _text_names(function)
-            if any(_looks(node, names) for node in ast.walk(function)):
-                yield function.name
+    """The functions of a module that look into a text, or into a parameter that another one gives a text."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    parameters = {
+        node.name: [argument.arg for argument in node.args.args if argument.arg != "self"]
+        for node in functions
+    }
+    given: dict[str, set[str]] = {node.name: set() for node in functions}
+    names, changed = dict[ast.FunctionDef, set[str]](), functions
+    while changed:
+        names |= {node: _text_names(node, given[node.name]) for node in changed}
+        pairs = {pair for node in changed for pair in _given_texts(node, names[node], parameters)}
+        pairs = {(called, name) for called, name in pairs if name not in given.get(called, {name})}
+        for called, name in pairs:
+            given[called].add(name)
+        changed = [node for node in functions if node.name in {called for called, _ in pairs}]
+    for node in functions:
+        if any(_looks(part, names[node]) for part in _parts(node)):
+            yield node.name
 
 
 def places() -> set[str]:
@@ -115,7 +173,7 @@ def places() -> set[str]:
 
 
 def test_no_code_looks_into_a_text_that_eaglectl_wrote() -> None:
-    assert places() - FOREIGN == LEFT
+    assert places() - FOREIGN == set()
 
 
 @pytest.mark.parametrize(
@@ -129,10 +187,22 @@ def test_no_code_looks_into_a_text_that_eaglectl_wrote() -> None:
         "if why := verdict.reasons:\n        return why[0].startswith('x')",
         "try:\n        f()\n    except ValueError as error:\n        return '--drop' in str(error)",
         "return PATTERN.findall(finding.match.message)",
+        "return any(character.isdigit() for character in finding.title)",
+        "return 'x' in f'{finding.source}: {finding.message}'",
+        "return 'x' in (finding.fix or 'y')",
     ],
 )
 def test_the_lint_finds_what_it_is_for(line: str) -> None:
     assert [*looked_into(f"def decide(finding, note, found):\n    {line}\n")] == ["decide"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["[*map(cut, (*report.failures, *report.gaps))]", "cut(report.notes[0])", "cut(text=report.title)"],
+)
+def test_the_lint_follows_a_text_into_the_functions_that_get_it(call: str) -> None:
+    module = f"def decide(report):\n    return {call}\ndef cut(text):\n    return text.rpartition(': ')[2]\n"
+    assert [*looked_into(module)] == ["cut"]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +284,16 @@ def test_what_a_finding_reports_is_not_stated_again(tmp_path: Path) -> None:
     (finding,) = (finding for finding in report.findings if finding.severity == "error")
     assert finding.match.key in {gap.key for gap in report.unchecked}
     assert not any("do not describe one drafter" in str(line) for line in reports_outline([report]).cause)
+
+
+@pytest.mark.parametrize("kind", ["failure", "gap", "note"])
+def test_the_next_command_of_a_measurement_is_no_part_of_a_sentence(kind: Any) -> None:
+    report = replace(smoke_report(verdict="pass"), against=None)
+    shown = [
+        smoke_outline(replace(report, reasons=(Reason(kind, words, ("eaglectl inspect x",)),)))
+        for words in ("do this", noise("do this"), "do `this`: `that`")
+    ]
+    assert {outline.next for outline in shown} == {"eaglectl inspect x"}
 
 
 SAMPLED = [

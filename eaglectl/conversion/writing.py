@@ -419,7 +419,7 @@ def unserved_lines(record: Mapping[str, Any]) -> list[str]:
 
 def format_title(name: str) -> str:
     """Return a format's name for readers who know engines and trainers, but not eaglectl's formats."""
-    return by_name(name).title.partition(",")[0]
+    return by_name(name).title
 
 
 def settled_lines(drafter: Drafter) -> list[str]:
