@@ -24,7 +24,7 @@ ROOT = Path(eaglectl.__file__).parent
 # an import may only point to a package listed before its own
 PACKAGES = (
     "text shell errors progress project options base verdicts files drafter formats engines target reference"
-    " conversion judge run comparison publish results report api terminal commands cli __main__"
+    " conversion judge run comparison publish results report api in_engine terminal commands cli __main__"
 )
 # the packages and modules that may import a third-party package
 HOMES = {
@@ -49,7 +49,7 @@ HOMES = {
     "rich": ("report/terminal.py", "terminal.py"),
     "typer": ("cli/", "commands/"),
     "vllm": ("run/vllm/",),
-    "sglang": ("run/sglang/",),
+    "sglang": ("run/sglang/", "in_engine/sglang.py"),
     "jsonschema": ("run/http.py", "judge/rules/config.py"),
     "httpx2": ("run/http.py",),
     "anyio": ("run/http.py",),

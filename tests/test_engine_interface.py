@@ -22,6 +22,7 @@ NOT_ENGINES = ("modules", "shape")  # torch's
 def modules(engine: str) -> dict[str, str]:
     """The modules that run in the engine's processes, and those that start them."""
     paths = sorted((ROOT / "eaglectl/run" / engine).glob("*.py"))
+    paths += [ROOT / "eaglectl/in_engine" / name for name in (f"{engine}.py", "installed.py")]
     assert any(path.name == "child.py" for path in paths)
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 

@@ -20,6 +20,8 @@ OF_OPTIONS = {"load": "smoke"}
 # folders whose modules are found by their place
 FOUND = ("formats/producers", "judge/rules")
 PUBLIC = ROOT / "__init__.py"
+# of pyproject.toml: what engines load
+ENTRY_POINTS = ["eaglectl.in_engine.plugin"]
 MODULES: Mapping[str, str] = eaglectl._MODULES  # type: ignore[attr-defined]
 
 
@@ -86,13 +88,13 @@ def test_tables_of_commands_name_commands() -> None:
 
 
 def test_every_module_is_used() -> None:
-    assert unused(COMMANDS, MODULES.values()) == []
+    assert unused(COMMANDS, [*MODULES.values(), *ENTRY_POINTS]) == []
 
 
 @pytest.mark.parametrize(("name", "alone"), [("rules", []), ("engines", ["judge/support.py"])])
 def test_what_a_removed_command_leaves_is_named(name: str, alone: list[str]) -> None:
     left = [f"commands/{name}/{module}.py" for module in ("__init__", "command", "report")]
-    assert unused({*COMMANDS} - {name}, MODULES.values()) == left + alone
+    assert unused({*COMMANDS} - {name}, [*MODULES.values(), *ENTRY_POINTS]) == left + alone
 
 
 def test_a_name_that_leads_to_nothing_is_named() -> None:

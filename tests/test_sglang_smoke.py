@@ -17,9 +17,11 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.run.installed import ask, run_installed
 from eaglectl.run.job import EngineJob
-from eaglectl.run.process import SGLANG, InstalledEngine, load_over_nan
+from eaglectl.run.process import SGLANG, InstalledEngine
 from eaglectl.run.prompts import Prompt
-from eaglectl.run.sglang.child import answer, describe
+from eaglectl.run.resolved import load_over_nan
+from eaglectl.run.sglang.child import answer
+from eaglectl.run.sglang.resolved import describe
 from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY
@@ -267,7 +269,7 @@ def test_what_the_files_leave_out_is_named_and_gets_its_value_back() -> None:
             parameter.data.fill_(1.0)
         fc.weight.data[:, :4] = 2.0
 
-    assert sorted(load_over_nan(model, load)) == ["fc.weight", "norm.weight"]
+    assert sorted(load_over_nan(model.named_parameters(), load)) == ["fc.weight", "norm.weight"]
     assert norm.weight.equal(before["norm.weight"])
     assert fc.weight[:, 4:].equal(before["fc.weight"][:, 4:])
     assert fc.weight[:, :4].eq(2.0).all() and layer.weight.eq(1.0).all()

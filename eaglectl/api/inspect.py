@@ -81,9 +81,18 @@ def inspect(
 
 
 def inspect_files(
-    source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
+    source: str,
+    options: InspectOptions,
+    on_progress: OnProgress | None = None,
+    *,
+    headers_only: bool = True,
+    beside: Sequence[EngineRequest] | None = None,
 ) -> Inspection:
-    """Inspect one source; also read tensor data unless `headers_only`."""
+    """Inspect one source; also read tensor data unless `headers_only`.
+
+    `beside` are the releases to judge beside the requested ones; by default every release of vLLM and the
+    newest of the other engines.
+    """
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
@@ -91,7 +100,7 @@ def inspect_files(
     drafter = read_drafter(checkpoint, answers, target.known)
     complete = Complete(source, choice.text, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
-    shown_requests = tuple(_shown_releases())
+    shown_requests = tuple(_shown_releases() if beside is None else beside)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,

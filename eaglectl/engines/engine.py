@@ -296,6 +296,8 @@ class Engine(Struct, frozen=True, eq=False):
         behaviour, target = self.behaviour(release), view.drafter.target
         seen, is_parallel = as_seen(self.name, release, target), view.drafter.kind == "peagle"
         names = behaviour.runners_for(target.model_type, is_parallel=is_parallel)
+        if view.runner in behaviour.runners:
+            names = (view.runner,)
         return {name: capture(behaviour.runners[name], view.flat, seen) for name in names}
 
     def case(self, view: View, release: str) -> Case:
@@ -384,7 +386,7 @@ class Engine(Struct, frozen=True, eq=False):
         if len(runners) == 1:
             return ()
         others = []
-        for name in sorted(runners.keys() - taken.keys()):
+        for name in () if view.runner else sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
             if captured.same_as(view.drafter.aux) is False:
                 others.append(f"{name} captures other layers than were trained on ({captured.words})")

@@ -42,7 +42,8 @@ class EngineRequest(Struct, frozen=True):
     """One engine and the releases requested, newest last.
 
     `why`: why it is judged, where nobody named it. `unknown` is an installed release that no data is of.
-    `text` is the request as it was given, `outdated` why none of its releases is known.
+    `text` is the request as it was given, `outdated` why none of its releases is known. `runner` is the model
+    runner that the release uses here, where an engine that has started tells it.
     """
 
     engine: str
@@ -51,6 +52,7 @@ class EngineRequest(Struct, frozen=True):
     unknown: str = ""
     text: str = ""
     outdated: str = ""
+    runner: str = ""
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
@@ -210,12 +212,14 @@ def view_for(
     names: tuple[str, ...],
     target: Mapping[str, Any] | None = None,
     files: Checkpoint | None = None,
+    *,
+    runner: str = "",
 ) -> View:
     """Return a checkpoint as `engine` reads it.
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {}, files)
+    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {}, files, runner)
 
 
 def launch_commands(

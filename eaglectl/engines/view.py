@@ -193,7 +193,8 @@ class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
     `flat` is the config after vLLM's speculators reader, if it applies. `target` is the target's config,
-    empty without one. Without `files`, nothing is known of them.
+    empty without one. Without `files`, nothing is known of them. `runner` is the only one that counts, "" if
+    that is not known.
     """
 
     drafter: Drafter
@@ -202,6 +203,7 @@ class View(Struct, frozen=True, dict=True):
     names: tuple[str, ...]
     target: Mapping[str, Any] = field(default_factory=dict)
     files: Checkpoint | None = None
+    runner: str = ""
 
     @cached_property
     def features(self) -> frozenset[Feature]:

@@ -325,9 +325,10 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     def view(self, engine: str) -> View:
         """The checkpoint as an engine reads it."""
-        files = self.checkpoint
-        names = tuple(files.tensors)
-        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config, files)
+        files, config = self.checkpoint, self.config
+        names, target = tuple(files.tensors), self.target.config
+        runner = next((request.runner for request in self.requests if request.engine == engine), "")
+        return view_for(engine, self.drafter, config, self.flat, names, target, files, runner=runner)
 
     @cached_property
     def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:

@@ -30,7 +30,7 @@ from eaglectl.errors import RefusedError
 class Rotary:
     """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
 
-    def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
+    def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device | str) -> None:
         frequencies, self.scale = _frequencies(rope, int(dim * rope.rotated_part))
         if is_mla:
             self.scale = rope.mla_factors[0]

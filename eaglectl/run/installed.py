@@ -30,6 +30,7 @@ from eaglectl.run.job import EngineJob, EngineRun, LoadResult, read_context_leng
 from eaglectl.run.measurement import LEAST_REPEATS, PromptResult, Speed, Timing, compare_timings
 from eaglectl.run.process import VLLM, EngineProcess, InstalledEngine
 from eaglectl.run.prompts import BATCH
+from eaglectl.run.resolved import meant_settings, unlike
 from eaglectl.shell import without_secrets
 from eaglectl.target.files import check_files, code_needed, read_target_config
 from eaglectl.text import listed
@@ -288,8 +289,8 @@ SYNTHETIC = (
     "SGLANG_SIMULATE_UNIFORM_EXPERTS",
     "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
 )
-# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
-UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
+# tables, which are compared
+NOT_REPORTED = ("draft_tokens", "rope")
 # what an engine takes beside weights, cache and activations: its context, its kernels, and a margin
 ENGINE_BYTES = 6 << 30
 BATCH_TOKENS = 16384  # that vLLM takes in one batch on large GPUs
@@ -307,10 +308,9 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
     check_measured()
     plain, drafted = _answers(engine, job, tokenise(job))
     resolved = dict(drafted["resolved"])
-    different = differences(engine, job.drafter, resolved)
-    different += _other_tokens(resolved.pop("draft_tokens", None), job.draft_tokens)
-    if unfilled := [name for name in resolved.get("unfilled") or () if not UNUSED.search(name)]:
-        different += (f"SGLang uses {listed(unfilled)}, which neither the file nor the target fills",)
+    different = tuple(unlike(engine.title, resolved, meant_settings(job.drafter, job.draft_tokens)))
+    for key in NOT_REPORTED:
+        resolved.pop(key, None)
     results = tuple(
         PromptResult(prompt.set, result["drafts"], tuple(result["accepted"]), tuple(result["tokens"]))
         for prompt, result in zip(job.prompts, drafted["results"], strict=True)
@@ -365,23 +365,6 @@ def _answers(
         plain_process.close()  # which frees its memory
         drafting_process.send(drafted)
         return answer, receive_answer(drafting_process, drafted)
-
-
-def differences(engine: InstalledEngine, drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where the engine's settings are not those that the checkpoint means."""
-    norms, boundaries = drafter.norms, drafter.aux.boundaries
-    meant = {
-        "fc_norm": norms.fc_norm,
-        "norm_output": norms.norm_output,
-        "norm_before_fc": norms.norm_before_fc,
-        "norm_before_residual": norms.norm_before_residual,
-        "aux_layers": None if boundaries is None else list(boundaries),
-    }
-    return tuple(
-        f"{key}: {engine.title} uses {resolved[key]}, the checkpoint means {value}"
-        for key, value in meant.items()
-        if value is not None and resolved.get(key) is not None and resolved[key] != value
-    )
 
 
 def check_measured() -> None:
@@ -502,15 +485,6 @@ def _shared_parameters(drafter: Drafter) -> Mapping[str, bool]:
         "model.embed_tokens.weight": dims.hidden == dims.target_hidden,
         "lm_head.weight": dims.draft_vocab == dims.vocab and dims.hidden == dims.target_hidden,
     }
-
-
-def _other_tokens(used: Sequence[int] | None, meant: Sequence[int] | None) -> tuple[str, ...]:
-    if used is None or meant is None or list(used) == list(meant):
-        return ()
-    if len(used) != len(meant):
-        return (f"d2t: SGLang uses {len(used)} draft tokens, the checkpoint has {len(meant)}",)
-    places = [place for place, pair in enumerate(zip(used, meant, strict=True)) if pair[0] != pair[1]]
-    return (f"d2t: SGLang takes {len(places)} of {len(meant)} draft tokens for others, first {places[0]}",)
 
 
 def needed_memory(job: EngineJob, texts: Sequence[Sequence[int]]) -> int:

@@ -139,26 +139,10 @@ def machine_memory() -> dict[str, int]:
     return {"free_bytes": int(free[1]) << 10} if free else {}
 
 
-def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
-    """Return the parameters by name that `load` leaves NaN, at least in part; their old values come back."""
-    before = {}
-    for name, parameter in model.named_parameters():
-        if parameter.dtype.is_floating_point:
-            before[name] = (parameter, former := parameter.detach().float().clone())
-            # a number of 8 bits is not filled otherwise
-            parameter.data.copy_(former.new_full(former.shape, float("nan")))
-    load()
-    holes = {}
-    for name, (parameter, former) in before.items():
-        values = parameter.detach().float()
-        if values.shape == former.shape and bool((is_hole := values.isnan()).any()):
-            parameter.data.copy_(former.where(is_hole, values))
-            holes[name] = parameter
-    return holes
-
-
 END_TIMEOUT = 30.0  # seconds for killed processes to end: a driver frees the memory of a GPU first
 MARK = "EAGLECTL_RUN"  # an environment variable that all processes of one run carry
+# the child answers what the plugin would log
+NO_PLUGIN = {"EAGLECTL_IN_ENGINE": "off"}
 
 
 class InstalledEngine(Struct, frozen=True):
@@ -218,7 +202,7 @@ class EngineProcess:
         register_removal(self.close)
         self._process = subprocess.Popen(
             [sys.executable, "-m", engine.child, str(folder), str(theirs.fileno())],
-            env={"OMP_NUM_THREADS": "1", **os.environ, **engine.environment, MARK: self._mark},
+            env={"OMP_NUM_THREADS": "1", **os.environ, **engine.environment, MARK: self._mark, **NO_PLUGIN},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=self._output,

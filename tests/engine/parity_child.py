@@ -28,7 +28,8 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.files.checkpoint import open_source, read_checkpoint
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.run.vllm.child import PROPOSERS, llm_arguments, speculative_config, start_engine
+from eaglectl.run.vllm.child import llm_arguments, speculative_config, start_engine
+from eaglectl.run.vllm.resolved import PROPOSERS
 from eaglectl.target.choice import open_target
 from tests.engine import pairs
 from tests.engine.agreement.forks import Death, forked

@@ -11,6 +11,7 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import targets_data
 from eaglectl.errors import UsageError
+from eaglectl.in_engine.installed import Plugin, find_plugin
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services
 from eaglectl.report.documents import Parts, document, plain
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, first_line, grouped
@@ -70,6 +71,9 @@ def engines_outline(chosen: Sequence[str]) -> Outline:
     served = grouped((service.engine, service) for service in services())
     sections = [Section("Releases", [_matrix(engines, served)], has_heading=False)]
     sections += [_followed(engine) for engine in engines]
+    plugins = {engine.title: find_plugin(engine) for engine in engines}
+    loaded = [_plugin_line(title, plugin) for title, plugin in plugins.items() if plugin]
+    sections.append(Section("In the engine", [_quiet(loaded)]))
     others = _not_followed(chosen)
     lines = [f"{row['engine']}: {note}" for row in others for note in row["notes"]]
     if only_read := [row["engine"] for row in others if row["evidence"] == "read"]:
@@ -111,6 +115,11 @@ def _matrix(engines: Sequence[Engine], served: Mapping[str, Sequence[Service]]) 
             )
         rows.append(cells)
     return Table(("drafter", *(engine.title for engine in engines)), rows)
+
+
+def _plugin_line(title: str, plugin: Plugin) -> str:
+    loads = "loads" if plugin.is_loaded else "does not load"
+    return f"{title} {plugin.release}, installed here, {loads} eaglectl at its start: {plugin.why}"
 
 
 def _quiet(lines: Sequence[str]) -> Lines:
@@ -176,4 +185,5 @@ def _engine(engine: Engine, serves: Sequence[Service]) -> dict[str, Any]:
         "facts": engine.facts,
         "serves": serves,
         "notes": list(_serving_lines(engine.name)),
+        "plugin": find_plugin(engine),
     }

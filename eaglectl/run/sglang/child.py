@@ -5,7 +5,6 @@ it ended. Written against SGLang 0.5.23. Parameters of the drafter are NaN while
 back what they had where nothing filled them, so that the engine runs as it does without the report.
 """
 
-import inspect
 import json
 import os
 import sys
@@ -21,11 +20,11 @@ from eaglectl.run.process import (
     SGLANG,
     OldReleaseError,
     error_answer,
-    load_over_nan,
     machine_memory,
     report_phase,
     serve_requests,
 )
+from eaglectl.run.sglang.resolved import describe, watch_loading
 from eaglectl.target.files import until_end
 
 HISTOGRAM = "spec_correct_drafts_histogram"
@@ -206,77 +205,6 @@ def _write(variable: str, document: dict[str, Any]) -> None:
     whole = path.with_name(f"{path.name}.{os.getpid()}")
     whole.write_text(json.dumps(document), encoding="utf-8")
     whole.replace(path)
-
-
-def watch_loading(drafter: dict[str, Any]) -> None:
-    """Make the loader record the drafter's model, and its parameters that the files do not fill."""
-    from sglang.srt.model_executor.model_runner import ModelRunner
-    from sglang.srt.model_loader.loader import DefaultModelLoader
-
-    load_model, load_weights = ModelRunner.load_model, DefaultModelLoader.load_weights_and_postprocess
-
-    def watched_weights(model: Any, weights: Any, device: Any) -> None:
-        drafter["unfilled"] = load_over_nan(model, lambda: load_weights(model, weights, device))
-
-    def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not self.is_draft_worker:
-            return load_model(self, *arguments, **named)
-        DefaultModelLoader.load_weights_and_postprocess = staticmethod(watched_weights)
-        try:
-            result = load_model(self, *arguments, **named)
-        finally:
-            DefaultModelLoader.load_weights_and_postprocess = staticmethod(load_weights)
-        drafter["model"] = self.model
-        return result
-
-    ModelRunner.load_model = watched_load
-
-
-def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
-    """Return the device, the dtype, and the settings of the drafter if there is one."""
-    runner = scheduler.tp_worker.model_runner
-    report = {"device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch.")}
-    if "model" not in drafter:
-        return report
-    model = drafter["model"]
-    resolved = resolved_flags(model) | {"aux_layers": aux_layers(runner.model)}
-    tokens = getattr(model, "hot_token_id", None)
-    size = getattr(model.config, "draft_vocab_size", None) or model.config.vocab_size
-    resolved["draft_tokens"] = list(range(size)) if tokens is None else tokens.tolist()
-    # the target's own head and embedding replace parameters of the drafter after loading
-    if "unfilled" in drafter:
-        now = dict(model.named_parameters())
-        resolved["unfilled"] = sorted(
-            name for name, parameter in drafter["unfilled"].items() if now.get(name) is parameter
-        )
-    return report | {"resolved": resolved}
-
-
-def resolved_flags(model: Any) -> dict[str, Any]:
-    """Return the settings that SGLang's drafter class reads from the checkpoint; None if it shows none."""
-    inner = model.model
-    fc = getattr(inner, "fc", None)
-    source = inspect.getsource(sys.modules[type(model).__module__])
-    return {
-        "class": type(model).__name__,
-        "layers": len(inner.layers) if hasattr(inner, "layers") else None,
-        "fc_norm": getattr(inner, "fc_norm", None) is not None,
-        "norm_output": bool(getattr(inner, "norm_output", False)),
-        "norm_before_fc": bool(getattr(inner, "norm_before_fc", False)),
-        # a class that does not know the flag adds to the state before the norm
-        "norm_before_residual": None if "norm_before_residual" in source else False,
-        "fc": None if fc is None else list(fc.weight.shape),
-        "d2t": getattr(model, "hot_token_id", None) is not None,
-        "own_lm_head": not getattr(model, "load_lm_head_from_target", False),
-    }
-
-
-def aux_layers(target: Any) -> list[int] | None:
-    """Return the boundaries whose states the target hands to the drafter."""
-    for module in target.modules():
-        if layers := getattr(module, "layers_to_capture", None):
-            return [int(layer) for layer in layers]
-    return None
 
 
 if __name__ == "__main__":

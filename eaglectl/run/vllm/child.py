@@ -14,16 +14,16 @@ from typing import Any, get_args
 from msgspec import to_builtins
 
 from eaglectl.run.measurement import Batch, time_repeats
-from eaglectl.run.process import OldReleaseError, load_over_nan, machine_memory, report_phase, serve_requests
+from eaglectl.run.process import OldReleaseError, machine_memory, report_phase, serve_requests
+from eaglectl.run.resolved import load_over_nan
+from eaglectl.run.vllm.resolved import resolved_flags, resolved_in_worker
 
+# what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
+SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
     "accepted": "vllm:spec_decode_num_accepted_tokens_per_pos",
 }
-# the attribute of each model runner that drafts, whose `model` is the drafter
-PROPOSERS = {"V2": "speculator", "V1": "drafter"}
-# what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
-SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
 DRAFTING = "draft_sample_method"
 BATCH_TOKENS = 256  # the fewest that a CPU build takes in one batch
 # sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
@@ -130,7 +130,8 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
     load_weights, unfilled = DefaultModelLoader.load_weights, list[str]()
 
     def load_and_list(loader: Any, model: Any, model_config: Any) -> None:
-        unfilled.extend(load_over_nan(model, lambda: load_weights(loader, model, model_config)))
+        load = lambda: load_weights(loader, model, model_config)  # noqa: E731
+        unfilled.extend(load_over_nan(model.named_parameters(), load))
 
     DefaultModelLoader.load_weights = load_and_list  # this process loads nothing else
     with set_current_vllm_config(config):
@@ -143,44 +144,6 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
         "shared": [name for name in unfilled if name in shared],
         "resolved": resolved_flags(model),
     }
-
-
-def resolved_flags(model: Any) -> dict[str, Any]:
-    """Return the settings that vLLM's drafter class reads from the checkpoint."""
-    inner = model.model
-    fc = getattr(inner, "fc", None)
-    residual = getattr(inner.layers[0], "_residual_norm", None)
-    return {
-        "class": type(model).__name__,
-        "layers": len(inner.layers),
-        "fc_norm": getattr(inner, "fc_norm", None) is not None,
-        "norm_output": bool(getattr(inner, "norm_output", False)),
-        "norm_before_fc": bool(getattr(inner, "norm_before_fc", False)),
-        "norm_before_residual": None if residual is None else residual.__name__ == "_norm_before_residual",
-        "fc": None if fc is None else [fc.output_size, fc.input_size],  # its weight may be repacked by now
-        "own_embed_tokens": bool(getattr(model, "has_own_embed_tokens", False)),
-        "own_lm_head": bool(getattr(model, "has_own_lm_head", False)),
-    }
-
-
-def resolved_in_worker(worker: Any) -> dict[str, Any]:
-    """Return what the model runner of one worker resolved; without the drafter's settings if hidden."""
-    runner = worker.model_runner
-    version, drafter = next(
-        ((version, getattr(runner, name)) for version, name in PROPOSERS.items() if hasattr(runner, name)),
-        ("", None),
-    )
-    flags = {} if drafter is None else resolved_flags(drafter.model)
-    name = f"{version} ({type(runner).__name__})".strip()
-    return flags | {"aux_layers": captured_layers(runner.get_model()), "runner": name}
-
-
-def captured_layers(target: Any) -> list[int] | None:
-    """Return the layer ids whose hidden states the target hands to the drafter; None if it shows none."""
-    for module in target.modules():
-        if layers := getattr(module, "aux_hidden_state_layers", None):
-            return sorted(layers)
-    return None
 
 
 def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:

@@ -1,0 +1,83 @@
+"""What SGLang's scheduler resolved of a drafter. What is taken of SGLang stands in engines/interface.json.
+
+Runs in the scheduler's process. Written against SGLang 0.5.23.
+"""
+
+import inspect
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+from eaglectl.run.resolved import Guard, load_over_nan, rope_in, still_unfilled, vocabulary_in
+
+
+def watch_loading(drafter: dict[str, Any], guard: Guard = nullcontext) -> None:
+    """Make the loader record the drafter's model, and its parameters that the files do not fill.
+
+    `guard` is around what is ours.
+    """
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.model_loader.loader import DefaultModelLoader
+
+    load_model, load_weights = ModelRunner.load_model, DefaultModelLoader.load_weights_and_postprocess
+
+    def watched_weights(model: Any, weights: Any, device: Any) -> None:
+        load = lambda: load_weights(model, weights, device)  # noqa: E731
+        drafter["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
+
+    def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not self.is_draft_worker:
+            return load_model(self, *arguments, **named)
+        DefaultModelLoader.load_weights_and_postprocess = staticmethod(watched_weights)
+        try:
+            result = load_model(self, *arguments, **named)
+        finally:
+            DefaultModelLoader.load_weights_and_postprocess = staticmethod(load_weights)
+        drafter["model"] = self.model
+        return result
+
+    ModelRunner.load_model = watched_load
+
+
+def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
+    """Return the device, the dtype, and the settings of the drafter if there is one."""
+    runner = scheduler.tp_worker.model_runner
+    report = {"device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch.")}
+    if "model" not in drafter:
+        return report
+    model = drafter["model"]
+    resolved = resolved_flags(model) | {"aux_layers": aux_layers(runner.model)}
+    tokens = getattr(model, "hot_token_id", None)
+    size = getattr(model.config, "draft_vocab_size", None) or model.config.vocab_size
+    resolved["draft_tokens"] = list(range(size)) if tokens is None else tokens.tolist()
+    resolved |= {"rope": rope_in(model.model), "vocabulary": vocabulary_in(model)}
+    if "unfilled" in drafter:
+        resolved["unfilled"] = still_unfilled(model, drafter["unfilled"])
+    return report | {"resolved": resolved}
+
+
+def resolved_flags(model: Any) -> dict[str, Any]:
+    """Return the settings that SGLang's drafter class reads from the checkpoint; None if it shows none."""
+    inner = model.model
+    fc = getattr(inner, "fc", None)
+    source = inspect.getsource(sys.modules[type(model).__module__])
+    return {
+        "class": type(model).__name__,
+        "layers": len(inner.layers) if hasattr(inner, "layers") else None,
+        "fc_norm": getattr(inner, "fc_norm", None) is not None,
+        "norm_output": bool(getattr(inner, "norm_output", False)),
+        "norm_before_fc": bool(getattr(inner, "norm_before_fc", False)),
+        # a class that does not know the flag adds to the state before the norm
+        "norm_before_residual": None if "norm_before_residual" in source else False,
+        "fc": None if fc is None else list(fc.weight.shape),
+        "d2t": getattr(model, "hot_token_id", None) is not None,
+        "own_lm_head": not getattr(model, "load_lm_head_from_target", False),
+    }
+
+
+def aux_layers(target: Any) -> list[int] | None:
+    """Return the boundaries whose states the target hands to the drafter."""
+    for module in target.modules():
+        if layers := getattr(module, "layers_to_capture", None):
+            return [int(layer) for layer in layers]
+    return None

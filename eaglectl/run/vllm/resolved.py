@@ -1,0 +1,101 @@
+"""What vLLM's model runner resolved of a drafter. What is taken of vLLM stands in engines/interface.json."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from eaglectl.run.resolved import Guard, load_over_nan, rope_in, still_unfilled, vocabulary_in
+
+# the attribute of each model runner that drafts, whose `model` is the drafter
+PROPOSERS = {"V2": "speculator", "V1": "drafter"}
+
+
+def resolved_flags(model: Any) -> dict[str, Any]:
+    """Return the settings that vLLM's drafter class reads from the checkpoint."""
+    inner = model.model
+    fc = getattr(inner, "fc", None)
+    residual = getattr(inner.layers[0], "_residual_norm", None)
+    return {
+        "class": type(model).__name__,
+        "layers": len(inner.layers),
+        "fc_norm": getattr(inner, "fc_norm", None) is not None,
+        "norm_output": bool(getattr(inner, "norm_output", False)),
+        "norm_before_fc": bool(getattr(inner, "norm_before_fc", False)),
+        "norm_before_residual": None if residual is None else residual.__name__ == "_norm_before_residual",
+        "fc": None if fc is None else [fc.output_size, fc.input_size],  # its weight may be repacked by now
+        "own_embed_tokens": bool(getattr(model, "has_own_embed_tokens", False)),
+        "own_lm_head": bool(getattr(model, "has_own_lm_head", False)),
+    }
+
+
+def resolved_tables(model: Any) -> dict[str, Any]:
+    """Return what the class made of tables: draft tokens, sizes of vocabularies, rotary embedding."""
+    offsets, sizes = getattr(model, "draft_id_to_target_id", None), vocabulary_in(model)
+    if offsets is not None:
+        tokens = [place + offset for place, offset in enumerate(offsets.tolist())]
+    else:
+        tokens = list(range(sizes[0])) if sizes else []
+    return {"draft_tokens": tokens or None, "vocabulary": sizes, "rope": rope_in(model.model)}
+
+
+def find_drafter(runner: Any) -> tuple[str, Any]:
+    """Return the version of a model runner ("" if unknown), and its drafter's model; None without one."""
+    for version, name in PROPOSERS.items():
+        if (proposer := getattr(runner, name, None)) is not None:
+            return version, getattr(proposer, "model", None)
+    return "", None
+
+
+@contextmanager
+def watched_loading(
+    speculative: Any, drafter: dict[str, Any], guard: Guard = nullcontext
+) -> Iterator[dict[str, Any]]:
+    """Note what vLLM does not load: "unfilled" of `drafter` gets the drafter's parameters that no file fills.
+
+    `speculative` is vLLM's SpeculativeConfig. Nothing is added where vLLM takes another loader.
+    """
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    load_weights = DefaultModelLoader.load_weights
+
+    def watched(loader: Any, model: Any, model_config: Any) -> None:
+        if model_config.model != speculative.draft_model_config.model:
+            load_weights(loader, model, model_config)
+            return
+        load = lambda: load_weights(loader, model, model_config)  # noqa: E731
+        drafter["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
+
+    DefaultModelLoader.load_weights = watched
+    try:
+        yield drafter
+    finally:
+        DefaultModelLoader.load_weights = load_weights
+
+
+def is_first(config: Any) -> bool:
+    """Whether this worker speaks for all that have the drafter: first of its group, of the first replica."""
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return get_tensor_model_parallel_rank() == 0 and not config.parallel_config.data_parallel_rank
+
+
+def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what the model runner of one worker resolved; without the drafter's settings if hidden.
+
+    `unfilled` are the parameters that no file filled, where loading was watched.
+    """
+    runner = worker.model_runner
+    version, model = find_drafter(runner)
+    resolved = {} if model is None else resolved_flags(model) | resolved_tables(model)
+    if model is not None and unfilled is not None:
+        resolved["unfilled"] = still_unfilled(model, unfilled)
+    name = f"{version} ({type(runner).__name__})".strip()
+    return resolved | {"aux_layers": captured_layers(runner.get_model()), "runner": name}
+
+
+def captured_layers(target: Any) -> list[int] | None:
+    """Return the layer ids whose hidden states the target hands to the drafter; None if it shows none."""
+    for module in target.modules():
+        if layers := getattr(module, "aux_hidden_state_layers", None):
+            return sorted(layers)
+    return None
