@@ -48,17 +48,17 @@ KEPT_LINES = 2  # of a foreign error's text; pydantic names the fault in the sec
 
 
 def error_text(error: Exception) -> str:
-    """The class and message of a foreign exception in one line."""
+    """Return the class and message of a foreign exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
 
 
-# of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
+# the module of Rust's panics (tokenizers, safetensors), which are no subclass of Exception
 PANIC = "pyo3_runtime"
 NO_MEMORY = "not enough memory for this input; free some, or raise the limit (ulimit -v, the container's)"
 NO_THREADS = "no more threads or processes may start; raise the limit (ulimit -u, the container's pids)"
 NO_FILES = "too many open files; raise the limit (ulimit -n)"
-# what the system does not give, by the number of an OSError
+# how to lift each limit of the system, by the number of an OSError
 LIMITS: Mapping[int | None, str] = {
     errno.EAGAIN: NO_THREADS,
     errno.EMFILE: NO_FILES,
@@ -67,7 +67,7 @@ LIMITS: Mapping[int | None, str] = {
     errno.EDQUOT: "make room, or raise the quota",
     errno.EFBIG: "raise the limit (ulimit -f)",
 }
-# and by the words of Python and of the loader of libraries, which have no number
+# and by the message of Python and of the dynamic loader, whose errors have no number
 LIMIT_WORDS: Mapping[str, str] = {
     "can't start new thread": NO_THREADS,
     "failed to map segment": NO_MEMORY,
@@ -85,7 +85,7 @@ class RefusedError(EaglectlError):
 
 
 class OptionNeededError(RefusedError):
-    """The request cannot be done without an option that the text names."""
+    """The request needs an option, which the text names."""
 
 
 class UsageError(EaglectlError):
@@ -107,21 +107,24 @@ class UnreadableError(EaglectlError):
 
 
 class OutdatedError(UnreadableError):
-    """This eaglectl knows nothing of what it is to judge for; a newer one may."""
+    """This version of eaglectl has no data on what it has to judge; a newer one may."""
 
     kind: ClassVar[str] = "outdated"
 
 
 def check(*faults: tuple[object, *tuple[Any, ...]], error: Callable[..., EaglectlError] = UsageError) -> None:
-    """Raise the first fault that is there: an error with its text, topic and place, and then its options."""
-    for is_there, *words in faults:
-        if is_there:
+    """Raise `error` for the first fault whose condition holds.
+
+    A fault is a condition, the text, and optionally the topic, the place and a tuple of options.
+    """
+    for is_present, *words in faults:
+        if is_present:
             options = words.pop() if isinstance(words[-1], tuple) else ()
             raise error(*words, options=options)
 
 
 def input_error(error: BaseException) -> UnreadableError | None:
-    """What a limit of the system, or a panic in a library in Rust, is to the user; None for all others."""
+    """Return the user's error for a limit of the system or a panic of a Rust library; None for all others."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return UnreadableError(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in LIMITS:
@@ -131,4 +134,4 @@ def input_error(error: BaseException) -> UnreadableError | None:
         return next(map(UnreadableError, limits), None)
     if type(error).__module__ != PANIC:
         return None
-    return UnreadableError(f"a library (in Rust) gave up on the input: {shortened(str(error))}")
+    return UnreadableError(f"a library (in Rust) could not process the input: {shortened(str(error))}")

@@ -47,8 +47,8 @@ EXPECTED = {
 class Caller(Struct):
     """Who calls the functions: errors name options as the command line or as Python does.
 
-    `is_quiet`: what other packages warn of is not shown, as in a process of the command line without -v.
-    `remains` states what an interrupted command left elsewhere, "" for nothing.
+    `is_quiet` hides warnings of other packages, as the command line does without -v. `remains` states what an
+    interrupted command left elsewhere; "" for nothing.
     """
 
     is_command_line: bool = False
@@ -60,13 +60,12 @@ CALLER = Caller()
 
 
 class Option(Struct, frozen=True):
-    """What an option is, beside its type and its default, which are those of the field.
+    """The declaration of an option; the field states its type and its default.
 
-    `flags` is how the command line spells it ("-o, --out", "--gate/--no-gate"; by default the field's name),
-    `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
-    `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
-    ValueError with what was expected. `complete` is the kind of values that a shell is offered, of
-    eaglectl.commands.completion.
+    `flags` is its spelling on the command line ("-o, --out", "--gate/--no-gate"; by default the field's
+    name), `value` the placeholder in --help, `group` its panel there. A value is one of `choices`, and from
+    `least` to `most`. `read` parses a text, or each text of a list, and raises ValueError with the expected
+    form. `complete` is the kind of values that the shell completes (eaglectl.commands.completion).
     """
 
     help: str
@@ -80,7 +79,7 @@ class Option(Struct, frozen=True):
     complete: str = ""
 
 
-# of fields that are none
+# of fields that are no option
 HIDDEN = Option("")
 # options of several commands
 TARGET = Option(
@@ -99,10 +98,10 @@ ANSWERS = "Answers to open questions"
 
 
 class Field(Struct, frozen=True):
-    """A field of a record: `kind` is its type without None, `record` the record that it holds, if it does.
+    """A field of a record: `kind` is its type without None, `record` the type of a nested record.
 
-    `flags` is how the command line spells it. `is_list`: there it may be given several times, `is_mapping`:
-    and these texts are read together. `is_inverted`: its only flag switches off what is on by default.
+    `flags` is its spelling on the command line. `is_list`: the flag can be repeated; `is_mapping`: and `read`
+    takes all its texts together. `is_inverted`: its only flag switches off a default.
     """
 
     name: str
@@ -129,7 +128,7 @@ class Field(Struct, frozen=True):
 
     @property
     def expected(self) -> str:
-        """What a value is, in words."""
+        """The expected value, in words."""
         if choices := self.option.choices:
             return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
         is_read = self.option.read and isinstance(self.kind, type)
@@ -140,7 +139,7 @@ class Field(Struct, frozen=True):
         return f"{words} of at least {self.option.least:g}" if self.option.least > -math.inf else words
 
     def of_text(self, text: Any) -> Any:
-        """The value of what the command line gives: a text, several, or a flag. Raises UsageError."""
+        """Return the value of a command-line argument: a text, several, or a flag. Raises UsageError."""
         if isinstance(text, bool):
             return not text if self.is_inverted else text
         try:
@@ -154,21 +153,23 @@ class Field(Struct, frozen=True):
             raise self.error(f"{self.flag} {text}", error) from None
 
     def checked(self, value: Any) -> Any:
-        """The value as the record keeps it. Raises ValueError for one that is none, UsageError with why."""
+        """Return the value as the record stores it. Raises ValueError for a wrong value, or UsageError."""
         if value is None and self.is_optional:
             return None
         if self.option.choices and type(value) in (int, float):  # version=3.1
             value = f"{value:g}"
         try:
             value = self._read(os.fspath(value) if isinstance(value, os.PathLike) else value)
-            kept = msgspec.convert(value, self.kind, dec_hook=_as_path)
+            converted = msgspec.convert(value, self.kind, dec_hook=_as_path)
         except msgspec.ValidationError:
             raise ValueError from None
-        is_outside = isinstance(kept, int | float) and (kept < self.option.least or kept > self.option.most)
-        if is_outside or (self.option.choices and kept not in self.option.choices):
+        is_outside = isinstance(converted, int | float) and (
+            converted < self.option.least or converted > self.option.most
+        )
+        if is_outside or (self.option.choices and converted not in self.option.choices):
             raise ValueError
-        # a mapping stays the caller's own, who may look for it again
-        return value if isinstance(value, Mapping) and kept == value else kept
+        # the caller's mapping stays the same object
+        return value if isinstance(value, Mapping) and converted == value else converted
 
     def _read(self, value: Any) -> Any:
         read = self.option.read
@@ -181,9 +182,9 @@ class Field(Struct, frozen=True):
         items = (read(item) if isinstance(item, str) else item for item in value)
         return tuple(dict.fromkeys(items) if self.is_list else items)
 
-    def error(self, given: str, error: ValueError) -> UsageError:
-        """The error for a value that is none, with how it was given."""
-        return UsageError(f"{given}: {str(error) or self.expected} was expected", option=self.name)
+    def error(self, argument: str, error: ValueError) -> UsageError:
+        """Return the error for a wrong value; `argument` is the text or the code that gave it."""
+        return UsageError(f"{argument}: {str(error) or self.expected} was expected", option=self.name)
 
 
 def _as_path(kind: type, value: Any) -> Any:
@@ -196,88 +197,88 @@ class Options(Struct, frozen=True):
     """A record of options, which are checked when it is made."""
 
     def __post_init__(self) -> None:
-        for one in fields(type(self)):
-            value = getattr(self, one.name)
-            if value is one.default:
+        for option in fields(type(self)):
+            value = getattr(self, option.name)
+            if value is option.default:
                 continue
             try:
-                kept = one.checked(value)
+                checked = option.checked(value)
             except ValueError as error:
-                raise one.error(f"{type(self).__name__}({one.name}={value!r})", error) from None
-            force_setattr(self, one.name, kept)
+                raise option.error(f"{type(self).__name__}({option.name}={value!r})", error) from None
+            force_setattr(self, option.name, checked)
 
 
 @cache
 def fields(record: type[Options]) -> tuple[Field, ...]:
-    """The fields of a record, in order."""
+    """Return the fields of a record, in order."""
     hints = get_type_hints(record, include_extras=True)
-    return tuple(_field(one, hints[one.name]) for one in struct_fields(record))
+    return tuple(_field(field, hints[field.name]) for field in struct_fields(record))
 
 
-def _field(one: FieldInfo, hint: Any) -> Field:
+def _field(declared: FieldInfo, hint: Any) -> Field:
     hint, option = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, HIDDEN)
     is_optional = get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint)
-    kind = reduce(or_, (each for each in get_args(hint) if each is not type(None))) if is_optional else hint
-    flags, is_mapping = option.flags or f"--{one.name.replace('_', '-')}", get_origin(kind) is Mapping
+    kind = reduce(or_, (part for part in get_args(hint) if part is not type(None))) if is_optional else hint
+    flags, is_mapping = option.flags or f"--{declared.name.replace('_', '-')}", get_origin(kind) is Mapping
     return Field(
-        one.name,
+        declared.name,
         kind,
         is_optional,
-        one.required,
-        one.default,
+        declared.required,
+        declared.default,
         option,
         record=kind if isinstance(kind, type) and issubclass(kind, Options) else None,
         flags=tuple(flags.split(", ")),
         is_list=is_mapping or (get_origin(kind) is tuple and get_args(kind)[0] is not int),
         is_mapping=is_mapping,
-        is_inverted=kind is bool and one.default is True and "/" not in flags,
+        is_inverted=kind is bool and declared.default is True and "/" not in flags,
     )
 
 
 @cache
 def options_of(record: type[Options]) -> Mapping[str, Field]:
-    """Every option of a record and of those in it, by the name of its field."""
-    found: dict[str, Field] = {}
-    for one in fields(record):
-        if one.option is not HIDDEN:
-            found[one.name] = one
-        if one.record is not None:
-            found = {**found, **options_of(one.record)}
-    return found
+    """Return every option of a record and of its nested records, by field name."""
+    options: dict[str, Field] = {}
+    for field in fields(record):
+        if field.option is not HIDDEN:
+            options[field.name] = field
+        if field.record is not None:
+            options = {**options, **options_of(field.record)}
+    return options
 
 
-def made(record: type[Options], values: Mapping[str, Any]) -> Any:
+def build_record(record: type[Options], values: Mapping[str, Any]) -> Any:
     """Build an options record, with its nested records, from keyword values. Raises UsageError.
 
     A record that has a flag itself, like --measure/--no-measure, is None where the flag is off.
     """
-    given: dict[str, Any] = {}
-    for one in fields(record):
-        if one.record is not None and not isinstance(values.get(one.name), one.record):
-            inner = {name: values[name] for name in options_of(one.record) if name in values}
-            if one.name in values and not values[one.name]:
-                given[one.name] = None
+    keywords: dict[str, Any] = {}
+    for field in fields(record):
+        if field.record is not None and not isinstance(values.get(field.name), field.record):
+            inner = {name: values[name] for name in options_of(field.record) if name in values}
+            if field.name in values and not values[field.name]:
+                keywords[field.name] = None
             elif inner:
-                given[one.name] = made(one.record, inner)
-        elif one.name in values:
-            given[one.name] = values[one.name]
-    if any(one.is_required and one.name not in given for one in fields(record)):
-        flags = [one.flag for one in fields(record) if one.option is not HIDDEN]
-        raise UsageError(f"{' and '.join(flags)} go together", options=tuple(flags))
-    return record(**given)
+                keywords[field.name] = build_record(field.record, inner)
+        elif field.name in values:
+            keywords[field.name] = values[field.name]
+    if any(field.is_required and field.name not in keywords for field in fields(record)):
+        flags = [field.flag for field in fields(record) if field.option is not HIDDEN]
+        raise UsageError(f"pass {' and '.join(flags)} together", options=tuple(flags))
+    return record(**keywords)
 
 
 def path_text(path: StrPath | None) -> str | None:
-    """A path as a text."""
+    """Return a path as a text."""
     return None if path is None else os.fspath(path)
 
 
 def with_keywords(function: F) -> F:
-    """A function whose parameters that are options records may be given field by field: `dry_run=True`.
+    """Let a function take the fields of its options records as keywords: `dry_run=True`.
 
-    Its own `**fields` stands for these keywords in its definition, and stays empty. An error whose message
-    names an option has its field as `option`, and says `field=...` in place of the flag to who calls from
-    Python. In a notebook progress is shown where no `on_progress` is given.
+    In its definition `**fields` stands for these keywords, and stays empty. An error that names an option has
+    the field as `option`; for callers in Python its message has `field=...` in place of the flag. In a
+    notebook progress is shown unless `on_progress` is given.
     """
     signature = inspect.signature(function)
     records = {
@@ -330,8 +331,8 @@ def _fill(
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> None:
-    """Make records of the keywords that are fields of them. Raises TypeError for one that is none's."""
-    given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
+    """Build the records whose fields are among the keywords. Raises TypeError for any other keyword."""
+    fields_given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
     bound = signature.bind_partial(*arguments, **keywords).arguments
     for parameter, record in records.items():
         value, kind = bound.get(parameter), signature.parameters[parameter].annotation
@@ -339,24 +340,29 @@ def _fill(
         if not isinstance(value, record | None) and kind in (record, record | None):
             first = next(iter(options_of(record)))
             raise TypeError(
-                f"{function}() takes {record.__name__} as {parameter}, not {type(value).__name__}; give"
+                f"{function}() takes {record.__name__} as {parameter}, not {type(value).__name__}; pass"
                 f" options by name: {first}=..."
             )
         # its fields, and the options of the records in it
         inner = {*options_of(record), *(field.name for field in fields(record))}
-        own = {name: given.pop(name) for name in [*given] if name in inner}
-        if own and value is not None:
+        record_fields = {name: fields_given.pop(name) for name in [*fields_given] if name in inner}
+        if record_fields and value is not None:
             raise UsageError(
-                f"{parameter} is given beside {', '.join(own)}; write all into one {record.__name__}"
+                f"{', '.join(record_fields)} cannot be passed beside {parameter}; put all into one"
+                f" {record.__name__}"
             )
-        if own:
-            keywords[parameter] = made(record, own)
-    if given:
-        raise TypeError(f"{function}() got an unexpected keyword argument {next(iter(given))!r}")
+        if record_fields:
+            keywords[parameter] = build_record(record, record_fields)
+    if fields_given:
+        raise TypeError(f"{function}() got an unexpected keyword argument {next(iter(fields_given))!r}")
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:
-    kept = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
+    named = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind != inspect.Parameter.VAR_KEYWORD
+    ]
     added = [
         inspect.Parameter(
             name,
@@ -367,11 +373,11 @@ def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> in
         for name, option in options.items()
         if name not in signature.parameters
     ]
-    return signature.replace(parameters=[*kept, *added])
+    return signature.replace(parameters=[*named, *added])
 
 
 def _names_by_flag(option: Field) -> dict[str, str]:
-    """What Python writes for each flag of an option: its name, and for an off switch its value too."""
+    """Return the Python spelling of each flag of an option: its name, with the value for an off switch."""
     names = {}
     for flags in option.flags:
         on, _, off = flags.partition("/")
@@ -382,9 +388,9 @@ def _names_by_flag(option: Field) -> dict[str, str]:
 
 
 def _name_option(error: EaglectlError, names: Mapping[str, str], *, is_outermost: bool) -> None:
-    """Give an error the first of its options by its name in Python, and its message to callers from there.
+    """Set an error's `option` to the Python name of its first option; outermost, also reword its message.
 
-    Inside, where messages are joined, they keep the flags; commands, between backticks, do always.
+    In inner calls messages keep the flags, as they are joined. Commands, in backticks, always keep theirs.
     """
     flags = (option.partition(" ")[0] for option in error.options)
     error.option = error.option or next(

@@ -146,8 +146,8 @@ def test_a_whole_vocabulary_holds_every_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--prompts", "p.txt", "--token-counts", "c.txt"), 2, "give one of them"),
-        (("--write-token-counts", "new.txt"), 2, "counts --prompts; give those too"),
+        (("--prompts", "p.txt", "--token-counts", "c.txt"), 2, "pass --prompts or --token-counts, not both"),
+        (("--write-token-counts", "new.txt"), 2, "counts the tokens of --prompts; pass --prompts too"),
         (("--token-counts", "c.txt"), 2, "outside of this drafter's vocabulary"),
         (("--prompts", "missing.txt"), 3, "missing.txt"),
         (("--prompts", "p.txt"), 2, "have one token each"),

@@ -118,7 +118,7 @@ def test_diff_reads_each_side_with_the_target_that_it_names(cache: Path, tmp_pat
     alone = call("diff", a, b)
     assert alone.code == 3
     why = "base_model in README.md names org/target, and it is neither in a folder of that name nor in the"
-    assert f"the target of A and B could not be looked up: {why}" in flat(alone.out)
+    assert f"the target of A and B was not found: {why}" in flat(alone.out)
     cached(cache, "org/target", target_of(tmp_path / "files"))
     for headers in ((), ("--headers-only",)):
         done = call("diff", a, b, *headers)
@@ -128,7 +128,7 @@ def test_diff_reads_each_side_with_the_target_that_it_names(cache: Path, tmp_pat
     assert given.code == 1 and "the target of" not in given.out
     (b / "config.json").write_text((a / "config.json").read_text())
     name_in_card(b, "org/deeper")
-    assert "the target of B could not be looked up: base_model" in flat(call("diff", a, b).out)
+    assert "the target of B was not found: base_model" in flat(call("diff", a, b).out)
     cached(cache, "org/deeper", deeper)
     document = call("diff", a, b, "--json").document
     assert document["verdict"] == "differs"

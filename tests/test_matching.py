@@ -206,7 +206,7 @@ def test_a_server_that_no_files_were_run_beside_passes_for_a_threshold_alone(
         assert re.match(first, " ".join(done.out.split()))
         if options:
             return
-        assert "was not looked at: the target's weights are not here" in " ".join(done.out.split())
+        assert "was not checked: the target's weights are not on this machine" in " ".join(done.out.split())
         following = re.search(r"^next:  eaglectl (.*)$", done.out, re.MULTILINE)
         assert following and call(*shlex.split(following[1])).code == 0
 
@@ -214,11 +214,14 @@ def test_a_server_that_no_files_were_run_beside_passes_for_a_threshold_alone(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--engine", "reference", "--compare-files"), "is of a running server"),
+        (("--engine", "reference", "--compare-files"), "needs a running server"),
         (("--engine", "http://127.0.0.1:1", "--against", "x", "--no-compare-files"), "leave one out"),
         (("--engine", "http://127.0.0.1:1", "--against", "x", "--temperature", "1"), "greedy answers"),
-        (("--engine", "http://127.0.0.1:1", "--against", "x", "--max-regression", "1"), "which it has"),
-        (("--engine", "http://127.0.0.1:1", "-k", "5"), "as it was started with; leave it out"),
+        (
+            ("--engine", "http://127.0.0.1:1", "--against", "x", "--max-regression", "1"),
+            "which drafter it has",
+        ),
+        (("--engine", "http://127.0.0.1:1", "-k", "5"), "has its own number of draft tokens; leave it out"),
     ],
 )
 def test_options_that_compare_nothing_are_refused(options: tuple[str, ...], words: str) -> None:

@@ -275,7 +275,7 @@ def test_built_in_prompts_are_judged_together_and_a_kind_that_is_lost_still_fail
 @pytest.mark.parametrize(
     ("bar", "against", "words"),
     [
-        (0.9, None, "name that with --against"),
+        (0.9, None, "pass that drafter with --against"),
         (0.0, "x", "--max-regression 0: a ratio above 0"),
         (float("nan"), "x", "--max-regression nan: a ratio above 0"),
     ],

@@ -53,7 +53,10 @@ def test_an_engine_that_was_asked_for_is_not_made_to_do_worse(tmp_path: Path) ->
     given = ["convert", full_vocabulary(tmp_path), "--for", "specforge", "-o", tmp_path / "out"]
     given += ["--target", target_of(tmp_path / "target")]
     done = call(*given, "--engine", "vllm>=0.28")
-    assert done.code == 1 and "would do worse with the output: fails, and as trained" in done.err
+    assert (
+        done.code == 1
+        and "would run the output worse than the source: fails, and the source: as trained" in done.err
+    )
     assert not (tmp_path / "out").exists()
     assert call(*given, "--engine", "vllm>=0.28", "--force-unserved").code == 0
 

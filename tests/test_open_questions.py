@@ -117,7 +117,7 @@ def test_convert_writes_the_measured_answer_with_its_evidence(fact: OpenFact, tm
     ("act", "option", "words"),
     [
         ("silu", "--no-measure", "rope=10000"),
-        ("gelu", "--force-unserved", "not measured: hidden_act is 'gelu', and drafters are run with SiLU"),
+        ("gelu", "--force-unserved", "not measured: hidden_act is 'gelu', and the reference has SiLU only"),
     ],
 )
 def test_what_is_not_measured_is_asked(act: str, option: str, words: str, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_target_without_weights_is_asked_for_them(tmp_path: Path) -> None:
     shutil.copy(BASE.trained.target / "config.json", target)
     outcome = converted(BASE, tmp_path, target=target)
     assert outcome.code == 2 and "rope=10000" in outcome.err
-    assert "--target with the target's weights would measure it" in outcome.err
+    assert "pass --target with the target's weights to measure it" in outcome.err
 
 
 def test_an_error_that_measuring_does_not_answer_does_not_speak_of_measuring(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_error_that_measuring_does_not_answer_does_not_speak_of_measuring(tmp
     *notices, error = outcome.err.splitlines()
     assert "pass --target-name org/name" in error
     assert "measure" not in error
-    assert "usual values are assumed; --target with the target's weights would measure it" in notices[0]
+    assert "assuming the usual values; pass --target with the target's weights to measure it" in notices[0]
 
 
 def test_a_tie_is_asked_with_the_number_of_prompts_that_would_tell(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_tie_of_the_built_in_prompts_is_run_again_with_more_of_them(tmp_path: 
     found = measured_questions(
         str(source), target, Answers(), options, lambda step: stages.append(step.stage)
     )
-    assert "24 prompts leave a tie, running 120" in stages
+    assert "a tie after 24 prompts, running 120" in stages
     assert [str(answer.choice) for answer in found.measured] == ["--source-semantics rope=10000"]
     assert found.record["measured"][0]["prompts"]["count"] == 120
 

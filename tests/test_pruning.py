@@ -230,7 +230,9 @@ def test_a_head_without_rows_to_move_and_half_of_the_two_options_are_refused(tmp
     assert "no lm_head of its own" in refusal(1, "convert", bare, *given)
     assert "lm_head.weight is quantised" in refusal(1, "convert", quantised, *given)
     for half in (size, ("--token-counts", "counts.json")):
-        assert "go together" in refusal(2, "convert", drafter_folder(tmp_path, half[0]), *out, *half)
+        assert "pass --draft-vocab and --token-counts together" in refusal(
+            2, "convert", drafter_folder(tmp_path, half[0]), *out, *half
+        )
 
 
 @pytest.mark.parametrize("layout", ["specforge", "angelslim", "sglang", "torchspec"])

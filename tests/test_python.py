@@ -84,7 +84,7 @@ def test_a_policy_and_a_target_can_be_read(tmp_path: Path) -> None:
         (lambda _: eaglectl.smoke(TINY, TARGET, run_in="reference", timeout=-1), "timeout -1: more than 0"),
         (lambda _: eaglectl.smoke(TINY, "nowhere", run_in="reference"), "target nowhere: smoke runs"),
         (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
-        (lambda _: eaglectl.convert(TINY, size=100), "size and counts go together"),
+        (lambda _: eaglectl.convert(TINY, size=100), "pass size and counts together"),
         (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout 0: more than 0"),
         (lambda _: eaglectl.validate(eaglectl.convert(TINY, dry_run=True)), "convert wrote nothing"),
     ],
@@ -205,15 +205,15 @@ def test_a_function_takes_its_options_as_keywords_and_paths_as_they_are(tmp_path
 
 def test_what_is_no_record_and_a_record_beside_keywords_are_refused() -> None:
     with pytest.raises(
-        TypeError, match=r"inspect\(\) takes InspectOptions as options, not str; give .* by name"
+        TypeError, match=r"inspect\(\) takes InspectOptions as options, not str; pass .* by name"
     ):
         eaglectl.inspect(TINY, "my-target")  # type: ignore[arg-type]
-    with pytest.raises(eaglectl.UsageError, match="options is given beside dry_run"):
+    with pytest.raises(eaglectl.UsageError, match="dry_run cannot be passed beside options"):
         eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)
 
 
 def test_a_destination_beside_its_own_options_names_the_record() -> None:
-    with pytest.raises(eaglectl.UsageError, match="beside tag; write all into one Destination"):
+    with pytest.raises(eaglectl.UsageError, match="tag cannot be passed beside destination; put all"):
         eaglectl.upload(TINY, "org/drafter", tag="v1")
     assert "has_engines=False: Check the rules only" in eaglectl.validate.__doc__
 

@@ -273,7 +273,7 @@ def test_what_is_for_installed_or_judged_engines_is_refused_for_others(
 
 def test_what_only_the_user_knows_is_asked() -> None:
     message = refusal(2, "ready", FIXTURES / "producers/automodel/eagle3.1")
-    assert re.search(r"--aux-layers 2,4,5.* --target with the target's weights would measure it", message)
+    assert re.search(r"--aux-layers 2,4,5.* pass --target with the target's weights to measure it", message)
 
 
 @pytest.mark.fast(1)

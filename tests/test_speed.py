@@ -288,8 +288,13 @@ BAD = {
     ("--speed", "1", "-k", "0"): "at least 1",
     ("-k", "1,3"): "a whole number was expected",
     ("-k", "three"): "a whole number was expected",
-    ("--speed", "1", "--run-in", "sglang"): "--speed is measured in vLLM, which --run-in sglang is not",
-    ("--speed", "1", "--run-in", "reference"): "--speed is measured in vLLM, which --run-in reference is not",
+    ("--speed", "1", "--run-in", "sglang"): "--speed needs vLLM or a running server, and not --run-in sglang",
+    (
+        "--speed",
+        "1",
+        "--run-in",
+        "reference",
+    ): "--speed needs vLLM or a running server, and not --run-in reference",
     ("--speed", "1", "--load-only"): "nothing that could be timed",
 }
 

@@ -116,7 +116,7 @@ sys.exit(cli.run(sys.argv[1:]))"""
 def test_a_panic_of_a_library_is_one_line(drafter: Path) -> None:
     done = process(PANIC, "validate", drafter)
     assert done.returncode == 3 and len(done.stderr) < 1000
-    assert done.stderr.startswith("eaglectl: a library (in Rust) gave up on the input: called")
+    assert done.stderr.startswith("eaglectl: a library (in Rust) could not process the input: called")
     assert done.stderr.count("\n") == 1
 
 
@@ -127,7 +127,9 @@ def test_a_panic_of_a_library_is_an_error_of_python_too(
         raise type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("called unwrap()")
 
     monkeypatch.setattr(inspecting, "open_source", panic)
-    with pytest.raises(UnreadableError, match=r"a library \(in Rust\) gave up on the input: called unwrap"):
+    with pytest.raises(
+        UnreadableError, match=r"a library \(in Rust\) could not process the input: called unwrap"
+    ):
         eaglectl.inspect(drafter)
 
 

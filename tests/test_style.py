@@ -199,13 +199,6 @@ VERBS = re.compile(
 # modules that have these still: they only leave the lists
 WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
     {
-        "eaglectl/api/convert.py",
-        "eaglectl/api/diff.py",
-        "eaglectl/api/inspect.py",
-        "eaglectl/api/outputs.py",
-        "eaglectl/api/smoke.py",
-        "eaglectl/api/upgrade.py",
-        "eaglectl/api/validate.py",
         "eaglectl/judge/judgement.py",
         "eaglectl/judge/rule.py",
         "eaglectl/judge/rules/config.py",
@@ -213,7 +206,6 @@ WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
         "eaglectl/judge/rules/release.py",
         "eaglectl/judge/rules/target.py",
         "eaglectl/judge/rules/weights.py",
-        "eaglectl/options.py",
         "eaglectl/report/acceptance.py",
         "eaglectl/report/findings.py",
         "eaglectl/report/inspection.py",
@@ -224,24 +216,13 @@ WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
 )
 WITHOUT_VERBS: frozenset[str] = frozenset(
     {
-        "eaglectl/api/convert.py",
-        "eaglectl/api/diff.py",
-        "eaglectl/api/inspect.py",
-        "eaglectl/api/options.py",
-        "eaglectl/api/outputs.py",
-        "eaglectl/api/smoke.py",
-        "eaglectl/api/sources.py",
-        "eaglectl/api/upgrade.py",
-        "eaglectl/api/validate.py",
         "eaglectl/drafter/drafter.py",
-        "eaglectl/errors.py",
         "eaglectl/judge/judgement.py",
         "eaglectl/judge/rule.py",
         "eaglectl/judge/rules/config.py",
         "eaglectl/judge/rules/release.py",
         "eaglectl/judge/rules/serving.py",
         "eaglectl/judge/rules/weights.py",
-        "eaglectl/options.py",
         "eaglectl/report/acceptance.py",
         "eaglectl/report/findings.py",
         "eaglectl/report/inspection.py",

@@ -140,12 +140,12 @@ def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tm
 def test_a_gate_on_hardly_any_prompts_is_not_held(count: int, times: int, root: Path, tmp_path: Path) -> None:
     lines = [*dict.fromkeys((TINY / "gate.jsonl").read_text().splitlines())][:count]
     (tmp_path / "few.jsonl").write_text("\n".join(lines * times))  # repeated ones are one
-    with pytest.raises(UsageError, match="7 different ones are the least"):
+    with pytest.raises(UsageError, match="at least 7 different ones are needed"):
         upgraded(root, tmp_path / "out", statistics=None, prompts=tmp_path / "few.jsonl")
     (tmp_path / "two.jsonl").write_text("\n".join(lines[:2]))
     for prompts, words in (
-        (tmp_path / "two.jsonl", "the gate needs 3"),
-        (root / "calibration.jsonl", "every prompt was calibrated on"),
+        (tmp_path / "two.jsonl", "the gate needs at least 3"),
+        (root / "calibration.jsonl", "all prompts were used for calibration"),
     ):
         with pytest.raises(UsageError, match=words):
             upgraded(root, tmp_path / "out", prompts=prompts)

@@ -391,7 +391,7 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
         ("--tolerance 0", {"tolerance": 0.0, "has_gate": True}),
         ("--tolerance inf", {"tolerance": float("inf"), "has_gate": True}),
         ("leave nothing", {"fc_norm": "off", "is_norm_output": False}),
-        ("--tolerance is the gate's", {"tolerance": 0.5}),
+        ("--tolerance is for the gate", {"tolerance": 0.5}),
         ("leave --prompts out", {"prompts": Path("prompts.jsonl")}),
         ("with --init-only", {"tolerance": 0.5, "has_gate": True, "is_start": True}),
     ],

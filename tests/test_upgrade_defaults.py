@@ -183,7 +183,7 @@ def test_given_prompts_are_topped_up_only_where_that_is_asked(
     own.write_text("".join((TINY / "calibration.jsonl").read_text().splitlines(keepends=True)[:3]))
     given = (*TO_31, "--prompts", own, "--tolerance", "0.8", "-o", "out")
     refused = call(*given)
-    assert refused.code == 2 and "7 different ones are the least" in refused.err
+    assert refused.code == 2 and "at least 7 different ones are needed" in refused.err
     assert "--top-up" in refused.err and not Path("out").exists()
     done = call(*given, "--top-up")
     assert done.code == 0, done.err

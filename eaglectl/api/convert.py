@@ -69,17 +69,16 @@ if TYPE_CHECKING:
 
 # the rule on a d2t of zeros
 IDENTITY = "EGL307"
-# names of folders that trainers give, which tell no drafter from another
-FORCE = "--force-unserved writes it all the same"
+FORCE = "--force-unserved writes it anyway"
+# folder names that trainers choose and that do not identify a drafter
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
 OnPlan = Callable[[ConversionPlan], None]
 
 
 class Prepared(Struct, frozen=True):
-    """A source that is opened for a conversion, its target, and the options with that and what was measured.
+    """A source that is opened for a conversion, its target, and the options with measured answers.
 
-    `complete` makes the commands in a text whole. `start` is when it began, by the clock of
-    time.perf_counter.
+    `complete` completes the commands in a text. `start` is the time.perf_counter() of the beginning.
     """
 
     files: OpenedSource
@@ -90,10 +89,10 @@ class Prepared(Struct, frozen=True):
     start: float
 
     def finished(self, conversion: Conversion, *, is_trusting: bool = False) -> Conversion:
-        """The conversion with whole commands, with what was measured for it, and how long all took."""
+        """Return the conversion with whole commands, the measured answers and the time taken."""
         measure, layout = self.options.measure, self.options.layout and by_name(self.options.layout).layout
         named = [row for row in conversion.serving if row.is_named]
-        # the layout of an engine is written for that engine
+        # an engine's layout is written for that engine
         engines = layout.engines if layout and not named else ()
         named += [row for row in conversion.serving if row.verdict.engine in engines]
         return replace(
@@ -116,9 +115,9 @@ def prepared(
     *,
     needs_target: bool = False,
 ) -> Iterator[Prepared]:
-    """Open a source, and measure what it leaves open; errors name what was looked for and measured.
+    """Open a source and measure its open questions; errors state the targets searched and the measurements.
 
-    `needs_target`: the target's weights. Without these, a dry run needs no more than the headers of pickles.
+    `needs_target`: fail without the target's weights. A dry run reads the headers of pickles only.
     """
     start, original = time.perf_counter(), open_folder(source)
     options = replace(options, target=options.target.on_disk()) if needs_target else options
@@ -132,7 +131,7 @@ def prepared(
             options.answers,
             lambda: files.checkpoint,
             needs_weights=needs_target,
-            # the config of the one that the checkpoint names, where it is needed
+            # the named target's config, if the boundaries depend on its depth
             may_fetch=options.target.place is None
             and read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
         )
@@ -173,7 +172,7 @@ def carry_out(
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Conversion:
-    """The conversion of opened files by a plan, written unless it is a dry run."""
+    """Write a plan for opened files, unless it is a dry run."""
     place = Path(out) if out is not None else default_output(files.original, plan.drafter.version)
     check_options(files.original, place, options)
     if on_plan:
@@ -193,19 +192,19 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
     check(
         (
             not is_rotated and options.trained_target is not None,
-            "--trained-target is for --target-rotation; leave it out",
+            "--trained-target needs --target-rotation; leave it out",
             ("--trained-target",),
         ),
         (
             is_rotated and is_upgrade,
-            "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with"
-            " it",
+            "--target-rotation cannot be combined with --to 3.1: leave --to 3.1 out, and convert the output"
+            " with it",
             ("--target-rotation",),
         ),
         (
             is_rotated and options.has_target_head,
-            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
-            " takes the head from --trained-target",
+            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: with"
+            " --target-rotation the lm_head comes from --trained-target",
             ("--materialize-lm-head",),
         ),
     )
@@ -218,7 +217,7 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
 
 
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
-    """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
+    """Plan a conversion; a warning names each engine that would not run the output as trained."""
     drafter, request = read_drafter(files.checkpoint, options.answers, target), options
     if request.pruning and request.pruning.kept is None:
         request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
@@ -263,9 +262,9 @@ def write_conversion(
     options: ConvertOptions,
     on_progress: OnProgress | None = None,
 ) -> tuple[OutputServing, ...]:
-    """Write a plan, all or nothing, and what engines do with it; weights that were pickles are never linked.
+    """Write a plan, all or nothing, and return each engine's verdict; copies of pickles are never linked.
 
-    The numbers are looked at while they are copied, but with `force_unserved`. Raises RefusedError for an
+    Tensor values are checked while they are copied, unless `force_unserved`. Raises RefusedError for an
     output that `validate` would fail.
     """
     serving: list[OutputServing] = []
@@ -273,7 +272,7 @@ def write_conversion(
         reading = pool.submit(_value_errors, files, plan, options)
 
         def check_written(folder: Path) -> None:
-            # the tokens that counts choose may well be the first ones
+            # the tokens that counts choose can be the first ones
             skipped = (IDENTITY,) if options.pruning else ()
             errors, config = reading.result(), options.target.config
             judgement = judge_output(folder, plan, errors, config, options.engines, skipped)
@@ -296,7 +295,7 @@ def write_conversion(
 def _planned_serving(
     files: OpenedSource, plan: ConversionPlan, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
-    """What the engines asked for would do with the output. Raises RefusedError for what is not written."""
+    """Judge a planned output for the requested engines. Raises RefusedError if it would not be written."""
     errors = _value_errors(files, plan, options)
     judgement = judge_planned(plan, all_releases(options.engines), options.target.config, errors)
     rows = _checked_serving(files, plan, judgement, out, options)
@@ -306,17 +305,17 @@ def _planned_serving(
 def _value_errors(
     files: OpenedSource, plan: ConversionPlan, options: ConvertOptions
 ) -> tuple[tuple[str, str], ...] | None:
-    """The errors in the numbers that a plan copies; None with `force_unserved`, which looks at none."""
+    """Return the errors in the tensor values that a plan copies; None with `force_unserved`."""
     if options.force_unserved:
         return None
-    # rows are looked at beside the target's where its weights are here: none are fetched for that
+    # rows are compared with the target's if its weights are here: none are downloaded for that
     return value_errors(files.checkpoint, plan, options.target.weights, is_planned=options.dry_run)
 
 
 def _checked_serving(
     files: OpenedSource, plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
-    """What engines do with an output, planned or written. Raises RefusedError for one that is not to be."""
+    """Judge a planned or written output for engines. Raises RefusedError for a broken or worse one."""
     _check_output(judgement, files.original_path, options)
     serving = output_serving(files, plan, judgement, out, options)
     _check_not_worse(serving, options)
@@ -329,7 +328,7 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     (rule, text), complete = faults[0], Complete(source, options.target.place, options.answers)
-    advice = f"`{command('validate', source, target=options.target.place)}` says how to mend it"
+    advice = f"`{command('validate', source, target=options.target.place)}` shows how to repair it"
     for repair in (finding.repair for finding in judgement.findings if finding.rule.id == rule):
         if repair.conversions:
             advice = replace(repair, end="").completed(complete).text
@@ -340,14 +339,14 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
 
 
 def _is_start(options: ConvertOptions) -> bool:
-    """Whether what is written is a trainer's start, for no engine."""
+    """Whether the output is a starting point for training, which no engine serves."""
     return options.recipe is not None and options.recipe.is_start
 
 
 def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
-    """The plan, which states in its record the engines asked for that do not run the output as trained.
+    """Plan a conversion that the requested engines run as trained, otherwise raise RefusedError.
 
-    Raises RefusedError for those without `force_unserved`, with an engine that would.
+    The error names an engine that does. With `force_unserved`, the record lists the engines that do not.
     """
     plan, config = plan_conversion(files, target, options), options.target.config
     missing = () if _is_start(options) else unserved(plan, options.engines, options.layout, config)
@@ -360,12 +359,12 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
         return plan_conversion(files, plan.drafter.target, replace(options, layout=layout))
 
     names = dict.fromkeys([*(engine.engine for engine in missing), *ENGINES])
-    advice = "no known release of any engine does, from a layout of its own"
+    advice = "no known release of any engine does, in any layout"
     if (other := serving_layout(names, plan_for, config)) is not None:
         engine, releases = ENGINES[other[0]], other[1]
         request = shell.join([f"--engine={engine.name}>={releases[0]}"])
-        mended = f"ask for {request}" if other[2] == plan.layout else f"write it --for {other[2]}"
-        advice = f"{engine.title} {ranges(releases, engine.releases)} does: {mended}"
+        option = f"pass {request}" if other[2] == plan.layout else f"pass --for {other[2]}"
+        advice = f"{engine.title} {ranges(releases, engine.releases)} does: {option}"
     raise RefusedError(
         f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}", options=("--force-unserved",)
     )
@@ -378,9 +377,9 @@ def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) 
         is_wanted = row.is_named or row.verdict.engine in wanted
         if is_wanted and row.is_worse and row.verdict.outcome.is_known_wrong:
             raise RefusedError(
-                f"{ENGINES[row.verdict.engine].title} {row.verdict.release} would do worse with the output:"
-                f" {row.verdict.outcome}, and {row.before} with the source: {'; '.join(row.verdict.reasons)};"
-                f" serve the source; {FORCE}",
+                f"{ENGINES[row.verdict.engine].title} {row.verdict.release} would run the output worse than"
+                f" the source: {row.verdict.outcome}, and the source: {row.before}:"
+                f" {'; '.join(row.verdict.reasons)}; serve the source; {FORCE}",
                 options=("--force-unserved",),
             )
 
@@ -388,9 +387,9 @@ def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) 
 def output_serving(
     files: OpenedSource, plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
-    """What each engine does with what was written: the releases asked for, else the newest known.
+    """Return each engine's verdict on the output: of the requested releases, otherwise of the newest known.
 
-    Nothing for a trainer's start.
+    Nothing for a starting point for training.
     """
     if _is_start(options):
         return ()
@@ -416,7 +415,7 @@ def _beside_source(
     out: str,
     options: ConvertOptions,
 ) -> tuple[OutputServing, ...]:
-    """The rows with what their releases do with the source."""
+    """Return the rows with their releases' verdicts on the source."""
     read = files.checkpoint, read_drafter(files.checkpoint, options.answers, plan.drafter.target)
     same = tuple(only(row.verdict) for row in rows)
     target, answers = judgement.subject.target, options.answers
@@ -430,9 +429,9 @@ def _beside_source(
 
 
 def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> Iterator[Note]:
-    """A warning per requested engine (by default the layout's) that would not run the output as trained.
+    """Yield a warning for each requested engine, by default the layout's, that would not run it as trained.
 
-    A doubt that a note of the plan states already is not repeated.
+    A doubt that the plan's notes already state is not repeated.
     """
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, ServedAs, tuple[tuple[str, str], ...]], list[str]] = {}
@@ -452,10 +451,9 @@ def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> 
 
 
 def default_output(original: Source, version: str) -> Path:
-    """Where a conversion is written by default: in the current folder.
+    """Return the default output folder of a conversion, in the current folder.
 
-    It is named after the source, or after the folder above where the source is called `model` or
-    `checkpoint-100`.
+    It is named after the source; after a parent folder if the source is called `model` or `checkpoint-100`.
     """
     name = original.label.rpartition("/")[2]
     if isinstance(original, FolderSource) and UNTELLING.fullmatch(name):
@@ -473,10 +471,10 @@ D2T = (
 
 
 class OpenQuestions(Struct, frozen=True):
-    """What is known of a drafter after measuring what its files leave open.
+    """The answers to a drafter's open questions, given or measured.
 
-    `answers` are those that were given and those that were measured, `measured` the result of each question,
-    `gap` why nothing was measured, where something is open. `record` goes into eaglectl.json.
+    `measured` has the result of each measured question; `gap` is the reason if nothing was measured. `record`
+    goes into eaglectl.json.
     """
 
     answers: Answers
@@ -486,7 +484,7 @@ class OpenQuestions(Struct, frozen=True):
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Questions that are raised say what was measured, or why nothing was."""
+        """Add the measurements, or why there are none, to a question that is raised."""
         try:
             yield
         except OpenFactError as error:
@@ -497,9 +495,9 @@ class OpenQuestions(Struct, frozen=True):
 def measure_open_questions(
     files: OpenedSource, target: Target, options: ConvertOptions, on_progress: OnProgress | None = None
 ) -> OpenQuestions:
-    """The answers of a conversion and those that measuring adds; none where its `measure` is None.
+    """Measure the questions that a conversion's answers leave open; nothing if its `measure` is None.
 
-    What was given is taken as it is. Raises UsageError for prompts that cannot be read or do not fit the
+    Given answers are not measured. Raises UsageError for prompts that cannot be read or do not fit the
     target.
     """
     answers, gap = options.answers, ""
@@ -512,7 +510,7 @@ def measure_open_questions(
     try:
         folder = measurable_target(drafter, notes, options.target)
         gap = "not measured: "
-        # a dry run has only looked at the headers of pickles
+        # a dry run has read the headers of pickles only
         is_unread = files.pickles and files.readable is files.original
         with opened(files.original) if is_unread else nullcontext(files) as whole:
             return _Pair(whole, target, options, folder, drafter, notes, on_progress).measured(
@@ -520,8 +518,8 @@ def measure_open_questions(
             )
     except UnreadableError as error:
         gap += str(error)
-    if answers.assume:  # then no question says why
-        notify(f"usual values are assumed; {gap}")
+    if answers.assume:  # then no question states the gap
+        notify(f"assuming the usual values; {gap}")
     return OpenQuestions(answers, gap=gap)
 
 
@@ -532,10 +530,10 @@ def measured_questions(
     options: MeasureOptions | None,
     on_progress: OnProgress | None = None,
 ) -> OpenQuestions:
-    """The same for a source that is not opened; `options` None: nothing is measured.
+    """Measure the open questions of a source that is not opened; nothing if `options` is None.
 
-    Without a target it is the one that the checkpoint names. A drafter that cannot be read is left to who
-    reads it next.
+    The target defaults to the one that the checkpoint names. A drafter that cannot be read raises no error
+    here; the next reader reports it.
     """
     if options is None:
         return OpenQuestions(answers)
@@ -551,7 +549,7 @@ def measured_questions(
 
 
 def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tuple[Note, ...]:
-    """What is open: questions, doubts with choices, and the meaning of d2t where both fit."""
+    """Return what is open: questions, doubts with choices, and the meaning of d2t if both fit."""
     notes = [note for note in drafter.unsettled if note.choices]
     is_asked = any(note.about == "d2t" for note in notes)
     if "d2t" in drafter.tensors and not is_asked and not drafter.notes_at("problem"):
@@ -560,12 +558,12 @@ def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tupl
         except UsageError:
             notes.append(question("d2t", "d2t fits both as offsets and as absolute ids", "d2t-meaning", D2T))
         except RefusedError:
-            pass  # the plan says so
+            pass  # the plan reports it
     return _joined(notes)
 
 
 def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
-    """The notes, those on the two halves of the rope as one question, since one option answers both."""
+    """Return the notes, with those on rope theta and scaling joined, since one option answers both."""
     halves = [note for note in notes if note.about in ROPE]
     others = [note for note in notes if note not in halves]
     if len(halves) < 2:
@@ -584,7 +582,7 @@ def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
 
 def is_measured(drafter: Drafter, target: TargetChoice) -> bool:
     """Whether a conversion with this target measures what the drafter leaves open."""
-    # a token that its own embedding has no row for ends the run
+    # a token without a row in the drafter's own embedding would end the run
     is_narrower = (
         "embed_tokens.weight" in drafter.tensors and (drafter.target.vocab or 0) > drafter.dims.vocab
     )
@@ -595,7 +593,7 @@ def is_measured(drafter: Drafter, target: TargetChoice) -> bool:
 
 
 def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: TargetChoice) -> Path:
-    """The target's folder. Raises UnreadableError with why measuring cannot answer."""
+    """Return the target's folder. Raises UnreadableError with the reason if the notes cannot be measured."""
     from eaglectl.run.answering import is_measurable
     from eaglectl.run.process import require_torch
 
@@ -603,20 +601,20 @@ def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: TargetC
     activation = drafter.settings["hidden_act"]
     check(
         *((True, f"not measured: {problem.text}") for problem in drafter.notes_at("problem")),
-        *((True, f"not measured: drafting shows nothing of {about}, which is open too") for about in others),
-        (drafter.quantisation is not None, "not measured: a quantised drafter is not run here"),
+        *((True, f"not measured: {about} is open too, and drafting does not show it") for about in others),
+        (drafter.quantisation is not None, "not measured: the reference does not run quantised drafters"),
         (
             Feature.PARALLEL in drafter.features(),
-            "not measured: it drafts in parallel, and the reference one token after another",
+            "not measured: it drafts in parallel, and the reference drafts token by token",
         ),
         (
             activation != "silu",
-            f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here",
+            f"not measured: hidden_act is {activation!r}, and the reference has SiLU only",
         ),
         error=UnreadableError,
     )
     if target.weights is None:
-        raise UnreadableError("--target with the target's weights would measure it", options=("--target",))
+        raise UnreadableError("pass --target with the target's weights to measure it", options=("--target",))
     require_torch("measuring it runs the target and needs")
     return target.weights.root
 
@@ -660,8 +658,8 @@ class _Pair(Struct, frozen=True):
             texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
             results = measure_answers(stage, self.notes, read)
             needed = [result.prompts_needed for result in results if result.prompts_needed is not None]
-            if spare and needed and min(needed) <= len(texts):  # a tie that so many prompts may break
-                report_step(self.on_progress, f"{len(stage.texts)} prompts leave a tie, running {len(texts)}")
+            if spare and needed and min(needed) <= len(texts):  # so many prompts may break a tie
+                report_step(self.on_progress, f"a tie after {len(stage.texts)} prompts, running {len(texts)}")
                 chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
                 results = measure_answers(stage, self.notes, read)
         for result in results:
@@ -682,9 +680,9 @@ class _Pair(Struct, frozen=True):
         )
 
     def _plan(self, choices: "Options") -> ConversionPlan:
-        given, checkpoint = self.options, self.files.checkpoint
-        answers = reduce(Answers.choosing, choices, replace(given.answers, assume=False))
-        wanted = ConversionRequest(drop=given.drop, rope_style=given.rope_style, fixes=given.fixes)
+        options, checkpoint = self.options, self.files.checkpoint
+        answers = reduce(Answers.choosing, choices, replace(options.answers, assume=False))
+        wanted = ConversionRequest(drop=options.drop, rope_style=options.rope_style, fixes=options.fixes)
         drafter = read_drafter(checkpoint, answers, self.target)
         return make_plan(
             checkpoint, drafter, wanted, answers, OtherFiles(selected_tokens_of(self.files.original, drafter))
@@ -701,9 +699,9 @@ class _Pair(Struct, frozen=True):
     def _loaded(
         self, choices: "Options", stage: "Stage", first: ConversionPlan, scratch: Path
     ) -> "LoadedReading | None":
-        """The reading with these choices, made ready to run; None where the files do not fit them.
+        """Return the boundaries and a loader of the drafter as read with `choices`; None if these do not fit.
 
-        One whose tensors are written as those of the `first` shares its weights.
+        A reading with the same plan steps as `first` shares its weights.
         """
         from eaglectl.reference.model import DraftModel, load_drafter
 
@@ -711,12 +709,12 @@ class _Pair(Struct, frozen=True):
             plan = self._plan(choices)
         except (UsageError, RefusedError):
             return None
-        drafter, own = plan.drafter, stage.drafter
+        drafter, loaded = plan.drafter, stage.drafter
 
         def load() -> DraftModel:
             if plan.steps == first.steps:
                 return DraftModel(
-                    own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
+                    loaded.weights, drafter.dims, drafter.norms, drafter.rope, loaded.eps, drafter.windows
                 )
             place = scratch / str(sum(1 for _ in scratch.iterdir()))
             self._write(plan, place)
@@ -726,9 +724,9 @@ class _Pair(Struct, frozen=True):
         return drafter.aux.boundaries, load
 
     def _first_plan(self) -> ConversionPlan:
-        """The plan of the first reading that the files fit. Raises UnreadableError where there is none.
+        """Plan the first reading that fits the files. Raises UnreadableError if none does.
 
-        A search of layers begins at the default, or at as many evenly spread ones.
+        A search of layers begins at the default ones, or at as many evenly spread ones.
         """
         from eaglectl.run.answering import first_choices
 

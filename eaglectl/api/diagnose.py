@@ -46,9 +46,9 @@ from eaglectl.run.results import SmokeReport
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, runnable_target
 
-# how long each stage of a healthy drafter takes, in runs: on the real pair and the tiny one, one core
+# duration of each stage for a healthy drafter, in runs: measured on the real and the tiny pair, one core
 STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TRYING, 0.6))
-# options of `convert` that a refusal names and that need no other file
+# options of `convert` that a refusal asks for and that need no other file
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
@@ -108,7 +108,7 @@ def _check_diagnosis(options: DiagnoseOptions) -> None:
         ),
         (
             options.engine and len(options.engine.places) > 1,
-            f"--engine {engine} names several releases, and the engine where acceptance is low is one:"
+            f"--engine {engine} names several releases; pass the one in which acceptance is low, like"
             f" {options.engine and options.engine.labels[-1]}",
             ("--engine",),
         ),
@@ -119,14 +119,14 @@ def _check_diagnosis(options: DiagnoseOptions) -> None:
         ),
         (
             runner not in (None, "reference", name) and name is not None,
-            f"--run-in {runner} is not --engine {engine}; leave one of them out",
+            f"--run-in {runner} and --engine {engine} name different engines; leave one of them out",
             ("--run-in",),
         ),
     )
 
 
 class Looks(Struct, frozen=True):
-    """What each phase adds to the evidence."""
+    """The phases of a diagnosis; each returns the evidence with its results added."""
 
     source: str
     target: TargetChoice
@@ -156,15 +156,15 @@ class Looks(Struct, frozen=True):
             as_stored=self._as_stored(judging) if name is None else (),
         )
         commands = {**evidence.commands, **self._repairs(evidence, judging)}
-        with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
+        with suppress(EaglectlError):  # a conversion for the engine, if it is possible and changes anything
             plan = None if name is None else convert(self.source, None, self._converting(name, True)).plan
             if name and plan and (plan.changes or any(step.action != "kept" for step in plan.steps)):
                 commands["convert"] = self._command("convert", "--for", layout_for(name))
         return replace(evidence, commands=commands)
 
     def _as_stored(self, judging: ValidateOptions) -> tuple[Verdict, ...]:
-        """The newest releases that do not run the file as it is, where nobody asks for one."""
-        # by headers: what the numbers show is among what was validated
+        """Return the newest releases that do not run the stored file, if no engine is requested."""
+        # by headers: tensor values are validated already
         report = validate(self.source, replace(judging, has_engines=True, headers_only=True))
         return tuple(verdict for verdict in report.releases if verdict.outcome.is_known_wrong)
 
@@ -178,7 +178,7 @@ class Looks(Struct, frozen=True):
         )
 
     def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
-        """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
+        """Return commands that repair errors in the file, by name; each was run, or is one of a choice."""
         errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
         if set(errors) == {CONTRADICTION}:
             offered = errors[CONTRADICTION].repair.values("--fix-reading")
@@ -193,23 +193,23 @@ class Looks(Struct, frozen=True):
             except EaglectlError as refusal:
                 named = [option for option in refusal.options if option in REPAIRS]
                 if len(named) != 1 or "--source-semantics" in refusal.options:
-                    raise  # it names none, or leaves a choice
+                    raise  # no single option repairs it
                 convert(self.source, folder / "repaired", replace(options, **REPAIRS[named[0]]))
                 words = shell.split(named[0])
-            # the answers are about the source; the output states all of it
+            # the answers are about the source; the output states them
             after = validate(folder / "repaired", replace(judging, answers=Answers()))
             if set(errors) <= {rule.name for rule in after.passed}:
                 return {"fix": self._command("convert", "--for", str(options.layout), *words)}
         return {}
 
     def reference(self, evidence: Evidence) -> Evidence:
-        """Run the readings that the probe knows, and other aux layers where none but of layers is better.
+        """Run the probe's readings, and search other aux layers unless a reading of another kind is better.
 
-        Layers one off may be better than the stated ones and still not those of the training.
+        Layers that are off by one can be better than the stated ones without being the trained ones.
         """
         try:
             report = self._smoke("reference", probe="sensitivity")
-        # the last two: a question about the file, or prompts that do not fit
+        # UsageError: a question about the file, or prompts that do not fit the target
         except (RefusedError, UsageError, UnreadableError) as error:
             return evidence.without("reference", error)
         evidence = replace(evidence, reference=report)
@@ -236,9 +236,9 @@ class Looks(Struct, frozen=True):
         return replace(evidence, commands={**evidence.commands, **repairs})
 
     def _with_more_prompts(self, needed: int, total: int) -> str:
-        """The same diagnosis of so many prompts: of the file of `total`, else of a file that is shipped.
+        """Return the command of this diagnosis with `needed` prompts, from the user's file or a shipped one.
 
-        "" where none of them has as many.
+        The user's file has `total` prompts. "" if no file has enough.
         """
         files, declared = {self.options.prompts: total}, options_of(DiagnoseOptions)
         files |= {
@@ -268,13 +268,13 @@ class Looks(Struct, frozen=True):
             installed = installed_release(ENGINES[name])
             if engine and engine.text != name and installed and installed not in engine.releases:
                 here = f"{name} {installed} is installed here"
-                raise UnreadableError(f"{engine.text} was asked for, and {here}")
+                raise UnreadableError(f"{engine.text} was requested, and {here}")
             return replace(evidence, engine=self._smoke(name))
         except EaglectlError as error:
             return evidence.without("engine", error)
 
     def prompts(self, evidence: Evidence) -> Evidence:
-        """Run other temperatures and the chat template, where those can be the cause."""
+        """Run with the user's temperature and the chat template, if these can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats, config = self._as_chats(), self.target.config or {}
         temperature = self.options.temperature
@@ -286,7 +286,7 @@ class Looks(Struct, frozen=True):
         )
         if not chats or not evidence.may_be_low:
             return evidence
-        # texts that do not fit with the template are no fault of ours; the diagnosis says so
+        # prompts can be too long with the template; the diagnosis reports it
         with scratch_folder() as folder, suppress(EaglectlError):
             path = folder / "prompts.jsonl"
             path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
@@ -298,7 +298,7 @@ class Looks(Struct, frozen=True):
         return smoke_drafts(self.source, self.target, options, self.on_progress, is_brief=True)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
-        # a server loads the target itself, and takes no such option
+        # a server loads the target itself, and does not take the option
         trust = self.options.trust_remote_code and not is_server(engine)
         return self.options.passed_to(SmokeOptions, run_in=engine, temperature=0.0, trust_remote_code=trust)
 
@@ -322,7 +322,7 @@ class Looks(Struct, frozen=True):
         }
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:
-        """The plain prompts as users' messages; none where the target has no template or there are others."""
+        """Return plain prompts as users' messages; none if there are others or the target has no template."""
         options = self.options
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
         is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)

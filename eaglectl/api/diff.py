@@ -42,10 +42,11 @@ from eaglectl.progress import OnProgress
 from eaglectl.target.choice import NONE_NAMED, TargetChoice, asking_for, choose_target
 from eaglectl.verdicts import FactState
 
-# questions that make no fact unknown: both sides ask them
+# config keys that --source-semantics rope= answers
 ROPE = ("rope_theta", "rope_scaling")
+# questions that are notes of the comparison, and make no fact unknown
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
-# of notes that are no questions: an answer to them holds for this side
+# topics of notes that are no questions and that an answer settles
 OPEN_TOPICS = ("rope-base-doubt", "rope-untrained", "rope-pairing")
 
 
@@ -136,7 +137,7 @@ def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
         if choice.how:
             yield f"the target of {name}: {choice.how}"
         elif choice.missing not in ("", NONE_NAMED):
-            yield f"the target of {name} could not be looked up: {choice.missing}; pass --target"
+            yield f"the target of {name} was not found: {choice.missing}; pass --target"
 
 
 def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
@@ -145,9 +146,9 @@ def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Compa
     size_a, size_b = (f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b))
     state = FactState.EQUAL if size_a == size_b else FactState.DIFFERS
     if state == FactState.EQUAL and (a.drafter.has_reduced_vocabulary or b.drafter.has_reduced_vocabulary):
-        state = FactState.NOT_COMPARED  # of one size, and of tokens that were not read
+        state = FactState.NOT_COMPARED  # the sizes are equal, and the tokens were not read
     facts = (*compare_facts(a, b), Fact(DRAFT_TOKENS, size_a, size_b, state))
-    asked = questions(written_a, written_b, NOTED_QUESTIONS)
+    open_questions = questions(written_a, written_b, NOTED_QUESTIONS)
     used = {"d2t", *(choice.key for side in (a, b) for choice in side.answers.choices)}
     unneeded = [
         f"{choice} was not needed: neither file leaves it open"
@@ -161,7 +162,7 @@ def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Compa
         tuple(pair_headers(a, b)),
         compare_spelling(written_a, written_b),
         False,
-        (*asked, *unneeded, *order_notes),
+        (*open_questions, *unneeded, *order_notes),
     )
 
 
@@ -175,7 +176,7 @@ def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
             return
         note = (
             f"the weights of {side.source} are pickles ({', '.join(side.checkpoint.weight_files[:3])}); they"
-            " were copied to a temporary folder to be compared, and nothing in them was run"
+            " were copied to a temporary folder to compare them, and no code in them was run"
         )
         yield replace(side, checkpoint=read_checkpoint(copied)), (note,)
 
@@ -193,26 +194,26 @@ def errors_of_side(name: str, text: str) -> Iterator[None]:
 
 
 def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
-    """A or B, headers only, with those of the answers that its files need; d2t is read later."""
+    """Read A or B by its headers, with only the answers that its files leave open; d2t is read later."""
     side = _side(text, checkpoint, target, Answers())
     aux, notes = side.drafter.aux, side.drafter.notes
     is_open = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
-    asked = {choice.key for note in notes for choice in note.choices}
-    asked |= {
+    keys = {choice.key for note in notes for choice in note.choices}
+    keys |= {
         "rope" if note.about in ROPE else note.about
         for note in notes
         if note.level == "question" or note.topic in OPEN_TOPICS
     }
     if not Keys(side.flat).statements("norm_before_residual"):
-        asked.add("norm_before_residual")
+        keys.add("norm_before_residual")
     needed = replace(
         answers,
         aux_layers=answers.aux_layers if is_open else None,
         aux_convention=answers.aux_convention if is_open else None,
-        semantics={key: value for key, value in answers.semantics.items() if key in asked},
+        semantics={key: value for key, value in answers.semantics.items() if key in keys},
     )
     side = side if needed == Answers() else _side(text, checkpoint, target, needed)
-    _ = side.drafter.rope.mla_factors  # raises here, where the side is known
+    _ = side.drafter.rope.mla_factors  # raises an error that names the side
     return side
 
 

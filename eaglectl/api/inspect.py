@@ -1,4 +1,4 @@
-"""What a checkpoint is."""
+"""`inspect`: what a checkpoint is, and how each engine runs it."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ def inspect(
     chosen = options or InspectOptions()
     if isinstance(source, str | os.PathLike):
         return inspect_files(os.fspath(source), chosen)
-    names = [os.fspath(each) for each in source]
+    names = [os.fspath(path) for path in source]
     return Results(run_all(names, lambda name: inspect(name, chosen), lambda failure: failure)[0])
 
 
@@ -117,9 +117,9 @@ def inspect_files(
     drafter = replace(
         drafter, notes=(*drafter.notes, *(note.completed(complete) for note in notes_of(judgement.findings)))
     )
-    verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
-    shown = tuple(verdicts[place] for request in shown_requests for place in request.places)
-    asked = tuple(verdicts[place] for place in requested_places(requests))
+    verdicts = {(result.engine, result.release): result.completed(complete) for result in judgement.releases}
+    shown_verdicts = tuple(verdicts[place] for request in shown_requests for place in request.places)
+    requested = tuple(verdicts[place] for place in requested_places(requests))
     commands = _launch_commands(source, checkpoint, drafter, choice)
     nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
@@ -127,10 +127,10 @@ def inspect_files(
         drafter,
         checkpoint,
         tuple(aux_readings({**subject.flat, **nested}, drafter.target).values()),
-        shown,
-        asked,
-        as_served(commands, shown, is_sound=not judgement.errors),
-        _following(source, judgement, asked or shown, requests, complete),
+        shown_verdicts,
+        requested,
+        as_served(commands, shown_verdicts, is_sound=not judgement.errors),
+        _following(source, judgement, requested or shown_verdicts, requests, complete),
         command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
@@ -147,18 +147,24 @@ def _following(
     engines: Sequence[EngineRequest],
     complete: Complete,
 ) -> Following:
-    """What mends the checkpoint for the newest release of the first engine among those that are judged.
+    """Return the repair for the newest judged release of the first engine.
 
-    What an answer gives is said of all `engines`, those that were asked for.
+    Results of an answer to an open question are given for all requested `engines`.
     """
-    subject, verdict = judgement.subject, [each for each in verdicts if each.engine == verdicts[0].engine][-1]
+    newest = {verdict.engine: verdict for verdict in verdicts}
+    subject, verdict = judgement.subject, newest[verdicts[0].engine]
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
     from eaglectl.api.convert import is_measured
     from eaglectl.api.outputs import Advice  # late: numpy
 
-    refusal, is_run = unmended(judgement.findings), is_measured(subject.drafter, subject.target.choice)
-    advice = Advice(source, subject, refusal, is_run, engines)
+    advice = Advice(
+        source,
+        subject,
+        unmended(judgement.findings),
+        is_measured(subject.drafter, subject.target.choice),
+        engines,
+    )
     following = advice.following(verdict, judgement.findings)
     return replace(following, why=complete(following.why))
 
@@ -166,14 +172,14 @@ def _following(
 def _answerable(
     requests: Sequence[EngineRequest], verdicts: Mapping[tuple[str, str], Verdict]
 ) -> Sequence[str]:
-    """The engines for `validate`: without those of which it could not say whether they serve the source."""
+    """Return the --engine options for `validate`, without engines of an unknown outcome."""
     settled = {place for place, verdict in verdicts.items() if verdict.outcome != ServedAs.UNKNOWN}
-    known = [
+    engines = [
         f"--engine={request.text or request.engine}"
         for request in requests or default_requests()
         if settled.issuperset(request.places)
     ]
-    return known if requests or len(known) < len(default_requests()) else ()
+    return engines if requests or len(engines) < len(default_requests()) else ()
 
 
 def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -187,9 +193,9 @@ def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> t
 def _launch_commands(
     source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
 ) -> Mapping[str, str]:
-    """The command of each engine, which takes a folder or a repository, and no file in it.
+    """Return each engine's launch command; engines take a folder or a repository, and no single file.
 
-    None takes a trainer's state.
+    No engine loads a trainer's state.
     """
     if config_name(checkpoint.source.names()) != CONFIG:
         return {}
@@ -210,12 +216,14 @@ def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> It
         progress = training_progress(checkpoint.source)
         state = f"a trainer's state ({progress})" if progress else "a trainer's state"
         yield Note(
-            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
+            "note",
+            "files",
+            f"{STATE} is {state}, read with {STATE_CONFIG}; engines load the output of convert",
         )
 
 
 def _shown_releases() -> Iterator[EngineRequest]:
-    """Every release of vLLM; of other engines the one that is installed here, and the newest known."""
+    """Yield every release of vLLM, and of other engines the installed and the newest known release."""
     default = default_requests()
     for name, engine in ENGINES.items():
         installed = [release for request in default if request.engine == name for release in request.releases]
@@ -225,7 +233,7 @@ def _shown_releases() -> Iterator[EngineRequest]:
 
 # draft tokens in a round, as of `smoke`
 K = 3
-# what commands that are printed write
+# the output of printed commands
 COUNTS = "counts.txt"
 OUT = ("--write-token-counts", COUNTS)
 
@@ -233,7 +241,7 @@ OUT = ("--write-token-counts", COUNTS)
 def cover_given(
     checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions, source: str, target: TargetChoice
 ) -> Coverage | None:
-    """Coverage of the texts or counts that the options name; None where they name none.
+    """Compute the coverage of the texts or counts in the options; None without either.
 
     Raises UsageError for options that do not fit, UnreadableError where the tokenizer cannot be loaded,
     RefusedError for a drafter whose draft vocabulary cannot be read.
@@ -242,12 +250,12 @@ def cover_given(
     check(
         (
             prompts is not None and counts is not None,
-            "--prompts or --token-counts: give one of them",
+            "pass --prompts or --token-counts, not both",
             ("--prompts",),
         ),
         (
             out is not None and prompts is None,
-            "--write-token-counts counts --prompts; give those too",
+            "--write-token-counts counts the tokens of --prompts; pass --prompts too",
             ("--write-token-counts",),
         ),
     )
@@ -266,7 +274,7 @@ def cover_given(
         texts, path = list(_texts(str(prompts), target)), parse_new("--write-token-counts", out)
         if (measured := measure_coverage(texts, vocabulary, K, TEXTS)) is None:
             raise UsageError(
-                "--prompts: its texts have one token each; give longer ones", options=("--prompts",)
+                "--prompts: its texts have one token each; use longer texts", options=("--prompts",)
             )
         coverage = measured
         if path is not None:
@@ -286,7 +294,10 @@ def with_commands(
     counting: str | None,
     counts: str = COUNTS,
 ) -> Coverage:
-    """The coverage with the commands that make a low one higher: `counting` writes `counts`, which prune."""
+    """Return the coverage with the commands that raise a low one.
+
+    `counting` is the command that writes `counts`, from which `convert` chooses the tokens.
+    """
     if not coverage.holds_down:
         return coverage
     commands = [counting] if counting else []
@@ -303,6 +314,7 @@ def with_commands(
 
 
 def _fits_target(source: str, target: TargetChoice, answers: Answers) -> bool:
+    # whether a conversion can copy the target's lm_head
     if target.weights is None:
         return False
     from eaglectl.api.convert import convert  # late: it inspects
@@ -315,13 +327,13 @@ def _fits_target(source: str, target: TargetChoice, answers: Answers) -> bool:
 
 
 def _texts(prompts: str, target: TargetChoice) -> Iterator[TokenText]:
-    """The prompts as tokens: texts and the contents of messages by themselves, without a chat template."""
+    """Yield the prompts' tokens: texts and the contents of messages, without a chat template."""
     from eaglectl.run.process import require_torch
     from eaglectl.run.prompts import choose_prompts
 
     if target.place is None:
         raise UsageError(
-            "--prompts: their tokens are those of the target's tokenizer; pass --target with its folder",
+            "--prompts needs the target's tokenizer; pass --target with its folder",
             options=("--prompts", "--target"),
         )
     every = choose_prompts(prompts).prompts

@@ -19,11 +19,11 @@ from eaglectl.target.choice import TARGET, TargetChoice
 
 PassedTo = TypeVar("PassedTo", bound=Options)
 SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
-# engines that run here where they are installed
+# engines that eaglectl can run if they are installed
 INSTALLED = ("vllm", "sglang")
 TIMED = ("vllm",)
 TOLERANCE = 0.97
-MOST_NUMBER = 1024  # of requests at a time
+MOST_NUMBER = 1024  # concurrent requests
 NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"
 # groups of --help
 ADVANCED = "Advanced"
@@ -84,7 +84,7 @@ def is_rising(numbers: Sequence[int]) -> bool:
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
-    """Different whole numbers with commas between them, in any order. Raises ValueError."""
+    """Parse different whole numbers, separated by commas, in any order. Raises ValueError."""
     parts = text.split(",")
     numbers = tuple(sorted(int(part) for part in parts if re.fullmatch(NUMBER, part.strip())))
     if len(numbers) < len(parts) or not is_rising(numbers):
@@ -138,9 +138,9 @@ class InspectOptions(Options, frozen=True):
 
 
 class DiffOptions(Options, frozen=True):
-    """Options of `diff`. The target is of both; left out, of each the one that it names.
+    """Options of `diff`. The target is that of both sides; by default the one that each side names.
 
-    The answers go to the side whose files leave the question open.
+    An answer applies to the side whose files leave the question open.
     """
 
     target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
@@ -153,8 +153,7 @@ class DiffOptions(Options, frozen=True):
 class ValidateOptions(Options, frozen=True):
     """Options of `validate`.
 
-    `policy` is a policy or the path of one; without it there is none, as only the command line searches for
-    a file.
+    `policy` is a policy or its path; by default there is none, as only the command line searches for a file.
     """
 
     target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
@@ -202,7 +201,7 @@ class ValidateOptions(Options, frozen=True):
     has_engines: Annotated[bool, NO_ENGINES] = True
 
     def requests(self, policy: Policy) -> tuple[EngineRequest, ...]:
-        """The engine releases to judge for. Raises OutdatedError for one that no data is of."""
+        """Return the engine releases to judge for. Raises OutdatedError for a release without data."""
 
         if not self.has_engines:
             return ()
@@ -211,18 +210,18 @@ class ValidateOptions(Options, frozen=True):
         return requests
 
     def read_policy(self) -> Policy:
-        """The policy, read from its file where `policy` is a path. Raises UsageError."""
+        """Return the policy; read its file if `policy` is a path. Raises UsageError."""
 
         return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
 
     def least_severity(self, policy: Policy) -> Severity | None:
-        """The lowest severity that fails under a policy; None where nothing fails."""
+        """Return the lowest severity that fails under a policy; None if none fails."""
         severity = self.fail_on or policy.fail_on or "error"
         return None if severity == "never" else severity
 
 
 class MeasureOptions(Options, frozen=True):
-    """How what a drafter's files leave open is measured: prompts as of `smoke`, and where the target runs."""
+    """How open questions are measured: the prompts, as in `smoke`, and where the target runs."""
 
     prompts: Annotated[
         str | None,
@@ -245,9 +244,9 @@ class MeasureOptions(Options, frozen=True):
 
 
 class ConvertOptions(ConversionRequest, frozen=True):
-    """What `convert` writes, what is known of the source, and how files are written.
+    """The request of `convert`, answers about the source, and how files are written.
 
-    `measure`: how open questions are measured where the target's weights are here; None: they are asked.
+    `measure`: how open questions are measured if the target's weights are here; None: do not measure.
     """
 
     force_unserved: Annotated[
@@ -308,7 +307,7 @@ class ConvertOptions(ConversionRequest, frozen=True):
     measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)
 
     def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
-        """The same with answers, and their evidence for eaglectl.json."""
+        """Return these options with answers, and their evidence for eaglectl.json."""
         return replace(self, answers=answers, record={**self.record, **record})
 
 
@@ -369,7 +368,7 @@ class UpgradeOptions(MeasureOptions, frozen=True):
 
 
 class RunOptions(Options, frozen=True):
-    """How a target is run, and what is known of the drafter that is run with it."""
+    """How a target is run, and answers about the drafter that runs with it."""
 
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     seed: Annotated[int, Option("The random seed for --sample and for sampled tokens.", group=ADVANCED)] = 0
@@ -384,7 +383,7 @@ class RunOptions(Options, frozen=True):
     answers: Answers = field(default_factory=Answers)
 
     def passed_to(self, record: type[PassedTo], **changed: Any) -> PassedTo:
-        """The options of another command, from those of the same name here but for the `changed` ones."""
+        """Return options of another command, with the values of the same names here except `changed` ones."""
         shared = {*self.__struct_fields__} & {*record.__struct_fields__} - changed.keys()
         return record(**{name: getattr(self, name) for name in shared}, **changed)
 
@@ -429,7 +428,7 @@ class CalibrateOptions(RunOptions, frozen=True):
 
     @property
     def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None where they are not."""
+        """How open questions are measured; None: do not measure."""
         if not self.measure:
             return None
         return MeasureOptions(
@@ -528,12 +527,12 @@ class SmokeOptions(DraftOptions, frozen=True):
 
     @property
     def needs_match(self) -> bool:
-        """Whether a server has to be compared with files, so that not being able to is no note."""
+        """Whether the options require a comparison of a server with files."""
         return self.against is not None or self.compare_files is True
 
     @property
     def has_threshold(self) -> bool:
-        """Whether acceptance is to be held to a least value, which needs no files."""
+        """Whether acceptance has a lowest accepted value, which needs no files."""
         return self.min_acceptance_length is not None or self.min_position_0 is not None
 
 
@@ -571,7 +570,7 @@ class DiagnoseOptions(DraftOptions, frozen=True):
 
     @property
     def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None: they are not."""
+        """How open questions are measured; None: do not measure."""
         return self.passed_to(MeasureOptions) if self.measure else None
 
 
@@ -618,18 +617,19 @@ class ReadyOptions(DraftOptions, frozen=True):
 
     @property
     def is_named(self) -> bool:
-        """Whether it is said which engines shall serve the drafter, and not all that are known."""
+        """Whether the options name the engines, instead of all known ones."""
         return bool(self.engines or (self.servers and not self.runners))
 
     @property
     def runners(self) -> tuple[str, ...]:
-        """What alone runs here; none: all that is installed."""
+        """The runners to use on this machine; none: all that are installed."""
         return tuple(text for text in self.run_in if not is_server(text))
 
     def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
-        """The options of one run; a server loads the target itself, and takes no code of it.
+        """Return the options of one run.
 
-        What is for installed engines alone, the reference and servers are not given.
+        Servers load the target themselves and get no `trust_remote_code`; options of installed engines are
+        dropped for the reference and servers.
         """
         is_installed, is_remote = engine in INSTALLED, is_server(engine)
         return self.passed_to(
@@ -643,7 +643,7 @@ class ReadyOptions(DraftOptions, frozen=True):
 
     @property
     def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None: they are asked."""
+        """How open questions are measured; None: do not measure."""
         if not self.measure:
             return None
         return MeasureOptions(device=self.device, trust_remote_code=self.trust_remote_code)

@@ -1,6 +1,6 @@
-"""What engines do with the output of a conversion, planned or written, and the smallest change that mends.
+"""What engines do with the output of a conversion, planned or written, and the smallest repair.
 
-The smallest change is that with which every requested engine release serves a checkpoint as it was trained.
+The smallest repair is the change after which every requested release serves the checkpoint as trained.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,18 +36,18 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
-# of errors in numbers, which a conversion copies
+# the rules on errors in tensor values, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing", "fresh-matrix")
-# the families that read no tensor's data
+# the families of rules that read no tensor data
 OF_CONFIG = ("config", "aux layers", "rope", "quantisation", "serving")
-# of rows beside the target's, where its weights are here and no rotation is followed
+# the rules that compare rows with the target's: only with its weights here, and without a rotation
 ROW_RULES = ("head-rows", "rotated-target")
 
 
 class Unserved(Struct, frozen=True):
-    """An engine, those of its releases that were asked for, and what the last of them does with an output.
+    """An engine whose requested `releases` do not run an output, and the verdict of the last of them.
 
-    `is_known`: that none of them runs it; else some may, as far as is known.
+    `is_known`: none of them runs it; otherwise it is unknown whether some do.
     """
 
     engine: str
@@ -57,7 +57,7 @@ class Unserved(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """In words: the releases, and what the last one does."""
+        """The releases, and what the last one does, in words."""
         last, reasons = self.last.release, "; ".join(self.last.reasons[:2])
         reasons += f" (and {more} more)" if (more := len(self.last.reasons) - 2) > 0 else ""
         if len(self.releases) < 2:
@@ -69,14 +69,14 @@ class Unserved(Struct, frozen=True):
 
     @property
     def record(self) -> dict[str, Any]:
-        """As eaglectl.json states it."""
+        """The entry in eaglectl.json."""
         return {"engine": self.engine, "releases": list(self.releases), "reasons": list(self.last.reasons)}
 
 
 def judge_plan(
     plan: ConversionPlan, *requests: EngineRequest, target_config: Mapping[str, Any] | None = None
 ) -> tuple[Verdict, ...]:
-    """What releases do with the output of a plan, as it reads back before it is written."""
+    """Return the releases' verdicts on a plan's output, which is read back before it is written."""
     return judge_planned(plan, requests, target_config).releases
 
 
@@ -86,12 +86,12 @@ def judge_planned(
     target_config: Mapping[str, Any] | None,
     errors: tuple[tuple[str, str], ...] | None = None,
 ) -> Judgement:
-    """The judgement of a plan's output by config and headers; `errors` are those of its numbers."""
+    """Judge a plan's output by config and headers; `errors` are those in its tensor values."""
     assert plan.output is not None
     source = cast("FolderSource | HubSource", plan.output[0].source)
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
-    # a plan's tensors have no data in their places yet: the errors in their numbers are given
+    # a plan's tensors have no data yet: the errors in their values are passed in
     return replace(judge_drafter(subject, _config_rules()), rules=tuple(serving_rules()))
 
 
@@ -101,7 +101,7 @@ def _config_rules() -> Sequence[Rule]:
 
 
 def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
-    """Those of every engine that is known, and `engines`."""
+    """Return requests for every known release of every engine, and `engines`."""
     return (
         *map(every_release, ENGINES),
         *(EngineRequest(name, ()) for name in unversioned()["engines"]),
@@ -112,17 +112,19 @@ def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
 def value_errors(
     checkpoint: Checkpoint, plan: ConversionPlan, target: Source | None, *, is_planned: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """The errors in numbers of the source that a plan copies, as ids of rules and messages.
+    """Return the errors in the tensor values that a plan copies, as pairs of rule id and message.
 
-    `is_planned`: also those that are else looked for in what was written.
+    `is_planned`: also the errors that are otherwise looked for in the written output.
     """
     assert isinstance(checkpoint.source, FolderSource)
-    source, given = checkpoint.source, GivenTarget(plan.drafter.target, target)
+    source, target_files = checkpoint.source, GivenTarget(plan.drafter.target, target)
     of_numbers = [*map(find_rule, VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES))]
-    findings = judge_drafter(Subject(source, given, read=(checkpoint, plan.drafter)), of_numbers).findings
-    findings += _source_findings(source, checkpoint, plan, given, of_numbers) if is_planned else ()
+    findings = judge_drafter(
+        Subject(source, target_files, read=(checkpoint, plan.drafter)), of_numbers
+    ).findings
+    findings += _source_findings(source, checkpoint, plan, target_files, of_numbers) if is_planned else ()
     copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
-    # what is of no tensor is of all of them
+    # an error without a tensor concerns all of them
     moved = {f"tensor:{step.stored[0]}" if step.is_moved else "" for step in plan.steps} ^ {""}
     return tuple(
         (finding.rule.id, finding.match.message)
@@ -140,7 +142,7 @@ def _source_findings(
     target: GivenTarget,
     besides: Sequence[Rule],
 ) -> tuple[Finding, ...]:
-    """What the rules on tensors find in the source: those that a plan computes have no data yet."""
+    """Return what the tensor rules find in the source; tensors that a plan computes have no data yet."""
     rules = [
         rule for rule in serving_rules() if rule not in besides and not rule.family.startswith(OF_CONFIG)
     ]
@@ -151,15 +153,15 @@ def _source_findings(
 def plausibility_notes(
     checkpoint: Checkpoint, drafter: Drafter, target_config: Mapping[str, Any] | None
 ) -> Iterator[Note]:
-    """A warning for what stands out of norms and of a few rows of each matrix."""
+    """Yield a warning for each implausible norm, and for implausible rows of a matrix (a few are read)."""
     if isinstance(checkpoint.source, FolderSource):
-        given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
-        subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
+        target, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
+        subject = Subject(checkpoint.source, target, headers_only=True, read=read, takes_samples=True)
         yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
 
 
 def notes_of(findings: Iterable[Finding]) -> Iterator[Note]:
-    """The warnings on numbers among findings, as notes on the drafter."""
+    """Yield the warnings on tensor values among findings, as notes on the drafter."""
     for finding in findings:
         if finding.rule in PLAUSIBLE and finding.severity == "warning":
             yield Note("warning", finding.match.where.removeprefix("tensor:"), finding.match.message)
@@ -173,9 +175,10 @@ def judge_output(
     engines: Sequence[EngineRequest] = (),
     skipped: Sequence[str] = (),
 ) -> Judgement:
-    """What every known release and `engines` do with what a conversion wrote.
+    """Judge the written output of a conversion for every known release and for `engines`.
 
-    `errors` are those of its numbers; None: they were not read. `skipped` are ids of rules that do not count.
+    `errors` are those in its tensor values; None: they were not read. `skipped` are ids of rules to leave
+    out.
     """
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(
@@ -191,8 +194,8 @@ def judge_output(
 
 
 def _drafter(plan: ConversionPlan) -> Drafter:
-    # as it reads back; its doubts are in the words of the plan, and not of the record; what was measured of a
-    # published drafter was the file as published
+    # the drafter as the output reads back, with the plan's doubts instead of the record's; measurements of a
+    # published drafter hold for the published file only
     assert plan.output is not None
     settled = (note for note in plan.output[1].notes if not note.is_open)
     notes = (*settled, *(note for note in plan.drafter.notes if note.is_open))
@@ -205,10 +208,10 @@ def unserved(
     named_layout: str | None,
     target_config: Mapping[str, Any] | None = None,
 ) -> tuple[Unserved, ...]:
-    """The engines that a conversion is for and that have no release which runs the output as trained.
+    """Return the wanted engines without a release that runs the output as trained.
 
-    It is for `engines`, else for those of the layout that was named; without either, one of all is enough.
-    Where the newest release may run it, as far as is known, that counts.
+    Wanted are `engines`, otherwise the engines of the named layout; without either, any one engine is enough.
+    An engine whose newest release has an unknown outcome is not reported.
     """
     layout = by_name(plan.layout).layout
     names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
@@ -230,9 +233,10 @@ def serving_layout(
     plan_for: Callable[[str], ConversionPlan],
     target_config: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[str, ...], str] | None:
-    """The first of `engines` that runs the drafter as trained from a layout of its own: also its releases.
+    """Return the first of `engines` that runs the drafter as trained from its own layout.
 
-    The layout comes last; `plan_for` plans one.
+    The result is the engine, the releases that do, and the layout; None if there is none. `plan_for` plans a
+    layout.
     """
     for name in engines:
         for format in FORMATS:
@@ -246,7 +250,7 @@ def serving_layout(
     return None
 
 
-# what of a request these options of a conversion set, given once
+# the fields of a ConversionRequest that an option of `convert` sets
 OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "--for": lambda value: {"layout": value},
     "--drop": lambda value: {"drop": (value,)},
@@ -256,15 +260,14 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 }
 Defects = Mapping[str, Sequence[AppliedFact]]
 MOST_QUESTIONS = 4
-ANSWERED = "convert it with an answer to what is open"
+ANSWERED = "convert it with an answer to the open question"
 
 
 class Advice(Struct, frozen=True):
-    """What to run, for the source as it was given and what was given with it.
+    """The repairs of a source, as commands with the user's source, target and answers.
 
-    `refusal` states why nothing can be converted. `is_measured`: a conversion measures what is open.
-    `engines` are those that were asked for. `plans` has the conversions that were planned, by their request,
-    or why none can be made.
+    `refusal` states why nothing can be converted. `is_measured`: a conversion measures open questions.
+    `engines` are the requested ones. `plans` caches the plan of each request, or the error in its place.
     """
 
     source: str
@@ -275,9 +278,9 @@ class Advice(Struct, frozen=True):
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
     def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[Step]:
-        """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
+        """Yield the `convert` after which these releases serve the checkpoint, and other engines if possible.
 
-        What keeps the conversion from it, or releases that do not serve its output, are a step too.
+        A refused conversion, and releases that do not serve its output, are steps too.
         """
         subject = self.subject
         chosen, lost = self._layout(engine)
@@ -295,12 +298,12 @@ class Advice(Struct, frozen=True):
                 yield Step((conversion,))
             case plan:
                 others = [ENGINES[name].title for name in lost if name != engine.name]
-                loss = f" (which {' and '.join(others)} then does not serve as trained)" if others else ""
+                loss = f" ({' and '.join(others)} then does not serve it as trained)" if others else ""
                 step = Step((conversion, loss) if loss else (conversion,), lost=" and ".join(others))
                 yield from _serving_steps(plan, engine, releases, step)
 
     def _layout(self, engine: Engine) -> tuple[str, Sequence[str]]:
-        """The layout that loses none of the requested engines, else the engine's own; and which it loses."""
+        """Return the default or the engine's own layout, and the requested engines that do not serve it."""
         requests = self.subject.requests
         names = dict.fromkeys(request.engine for request in requests if request.engine in ENGINES)
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
@@ -309,16 +312,16 @@ class Advice(Struct, frozen=True):
         return chosen, lost[chosen] or ()
 
     def following(self, verdict: Verdict, findings: Sequence[Finding]) -> Following:
-        """What to run where a release does not serve the checkpoint, by its verdict."""
+        """Return the next command for a release whose verdict is that it does not serve the checkpoint."""
         facts = self.subject.applied_facts.get((verdict.engine, verdict.release))
-        if facts is None or any(each.fact.id in NOT_CAPTURED for each in facts):
+        if facts is None or any(fact.fact.id in NOT_CAPTURED for fact in facts):
             return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
-        known = default_format().layout
-        engines = () if known and verdict.engine in known.engines else (only(verdict),)
-        fixes = tuple(value for each in findings for value in each.repair.values("--fix-reading"))[:1]
+        layout = default_format().layout
+        engines = () if layout and verdict.engine in layout.engines else (only(verdict),)
+        fixes = tuple(value for finding in findings for value in finding.repair.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),
-            *(f"--engine={each.engine}" for each in engines),
+            *(f"--engine={request.engine}" for request in engines),
         )
         wanted = ConversionRequest(engines=engines, fixes=tuple(map(parse_reading, fixes)))
         match self.plan(wanted):
@@ -342,7 +345,7 @@ class Advice(Struct, frozen=True):
         answers: Answers,
         meanings: tuple[str, ...] = (),
     ) -> Iterator[tuple[str, str]]:
-        """The conversion with each answer to what is open, of those with which one is possible."""
+        """Yield a command and its result for each combination of answers that makes a conversion possible."""
         from eaglectl.conversion.planning import make_plan
 
         checkpoint = self.subject.checkpoint
@@ -354,7 +357,7 @@ class Advice(Struct, frozen=True):
                         answered, means = answers.choosing(choice), (*meanings, choice.meaning)
                         yield from self._choices(verdict, wanted, options, answered, means)
             elif not unserved(make_plan(checkpoint, drafter, wanted, answers), wanted.engines, None):
-                newest = (EngineRequest(each.engine, each.releases[-1:]) for each in self.engines)
+                newest = (EngineRequest(request.engine, request.releases[-1:]) for request in self.engines)
                 subject = replace(
                     self.subject,
                     requests=tuple(dict.fromkeys((only(verdict), *newest))),
@@ -373,14 +376,14 @@ class Advice(Struct, frozen=True):
         )
 
     def possible(self, fix: Fix) -> Fix:
-        """A fix, without conversions that are refused: why they are in their place."""
+        """Return the fix with each refused conversion replaced by the reason."""
         if self.is_open and fix.conversions:
             return Fix((Step((ANSWERED,)),), "settle", ".")
         refusals = [self._refusal(step) for step in fix.steps]
         if not any(refusals):
             return fix
-        kept = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
-        steps = [replace(step, lead="") for step in dict.fromkeys(kept)]
+        possible_steps = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
+        steps = [replace(step, lead="") for step in dict.fromkeys(possible_steps)]
         steps += [step for text in filter(None, dict.fromkeys(refusals)) for step in read_fix(text).steps]
         return Fix(_separated(steps), fix.remedy, ".")
 
@@ -389,10 +392,10 @@ class Advice(Struct, frozen=True):
         if conversion is None or self.refusal:
             return self.refusal if conversion else ""
         words = [word for word in conversion.options if word != SOURCE]
-        given = list(zip(words[::2], words[1::2], strict=False))
-        if not all(name in OPTIONS for name, _ in given):
+        pairs = list(zip(words[::2], words[1::2], strict=False))
+        if not all(name in OPTIONS for name, _ in pairs):
             return ""
-        settings = {key: setting for name, value in given for key, setting in OPTIONS[name](value).items()}
+        settings = {key: setting for name, value in pairs for key, setting in OPTIONS[name](value).items()}
         request = ConversionRequest(**settings)
         plan = self.plan(request)
         if isinstance(plan, EaglectlError):
@@ -401,13 +404,13 @@ class Advice(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether a conversion asks something, which it cannot measure either."""
+        """Whether a conversion asks a question that it cannot measure."""
         subject = self.subject
         is_asked = subject.read_error is None and bool(subject.drafter.notes_at("question"))
         return is_asked and not self.is_measured
 
     def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
-        """The plan that fulfils a request, or why none can be made."""
+        """Return the plan of a request, or the error that prevents it."""
         from eaglectl.conversion.planning import make_plan
 
         subject, key = self.subject, repr(request)
@@ -424,7 +427,7 @@ class Advice(Struct, frozen=True):
 
 
 def _mending(verdict: Verdict, findings: Sequence[Finding]) -> Following:
-    """What else mends what a release does, or what it is."""
+    """Return a repair that is no conversion, or the reasons of the verdict."""
     fixes = (finding.repair for finding in findings if finding.rule.id in verdict.rules)
     if other := next((fix for fix in fixes if not fix.conversions and fix.remedy != "anew"), None):
         return Following(why=other.text)
@@ -432,11 +435,12 @@ def _mending(verdict: Verdict, findings: Sequence[Finding]) -> Following:
 
 
 def only(verdict: Verdict) -> EngineRequest:
-    """The request of one verdict's release."""
+    """Return a request for the release of a verdict alone."""
     return EngineRequest(verdict.engine, tuple(filter(None, [verdict.release])))
 
 
 def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:
+    # those whose newest release does not serve the output; None without a plan
     if isinstance(plan, EaglectlError):
         return None
     judged = {name: judge_plan(plan, usual_release(name)) for name in names}
@@ -451,7 +455,7 @@ def _serving_steps(
     plan: "ConversionPlan", engine: Engine, releases: Iterable[str], step: Step
 ) -> Iterator[Step]:
     verdicts = judge_plan(plan, every_release(engine.name))
-    wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
+    wrong = {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
         yield step
     if concerned := {release: wrong[release] for release in wrong if release in releases}:
@@ -467,12 +471,12 @@ def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
     if first is None:
         return Step((f"no known release serves it whatever is written {because}",))
-    text = f"ask for {engine.name}>={first}, since nothing written makes earlier ones serve it {because}"
+    text = f"use {engine.name}>={first}, since no conversion makes earlier ones serve it {because}"
     return Step((text,))
 
 
 def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[Fix, ...]:
-    """The change for each engine that has a release which does not serve it; only facts of `rules` count."""
+    """Return the repair for each engine with a release that does not serve it, by facts of `rules` alone."""
     subject = advice.subject
     try:
         facts = subject.applied_facts
@@ -501,6 +505,7 @@ def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact
 
 
 def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
+    # the changes to the checkpoint, then the upgrade for releases that no change helps
     unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
     first = _oldest_fit_release(engine, unfit)
     early = engine.releases[: engine.releases.index(first)] if first else engine.releases
@@ -509,7 +514,7 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
     for release, facts in defects.items():
         if upgrades := _defects(facts, "upgrade"):
             hopeless[release] = upgrades[-1].text
-        # whatever a final fact hides of an early release, the release can be no better
+        # a final fact hides the others of an early release; the release can be no better
         elif has_upgrade and release in early and facts and facts[0].fact.is_final:
             hopeless[release] = facts[0].text
         else:
@@ -520,6 +525,7 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
 
 
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
+    # an edit of config.json if that is enough, otherwise what to restore and the conversion
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
         return

@@ -1,4 +1,4 @@
-"""`smoke`: a drafter run against its target."""
+"""`smoke`: running a drafter with its target."""
 
 import hashlib
 import os
@@ -77,9 +77,9 @@ from eaglectl.verdicts import GateEnding, MatchEnding
 
 COUNTS = "--write-token-counts"
 ALONE, NOT_COMPARED = "--no-compare-files", "whether the server drafts as these files do"
-# built-in prompts at each look of --against: those of every run, and twice as many until they tell
+# built-in prompts at each look of --against: those of every run, then twice as many until the result is clear
 LOOKS = (24, 48, 96, 192)
-# bytes of a target that runs beside a server unasked
+# largest size in bytes of a target that runs beside a server by default
 SMALL_TARGET = 4 << 30
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
@@ -113,7 +113,7 @@ def smoke(
         latest = {
             verdict.engine: verdict for verdict in judged.verdicts if ENGINES[verdict.engine].is_default
         }
-        # of these the reference's figure says nothing
+        # the reference's figure does not hold for these
         wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
     if not wrong:
         return report
@@ -122,8 +122,8 @@ def smoke(
     why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
     repair = command("validate", source, target=target.text, answers=options.answers)
     note = (
-        f"measured as if the file were read as trained; {listed(names)}"
-        f" {'does' if len(names) == 1 else 'do'} not read it so{why}"
+        f"this is the acceptance of the drafter as trained; {listed(names)}"
+        f" {'does' if len(names) == 1 else 'do'} not read the file as trained{why}"
     )
     return replace(report, reasons=(*report.reasons, Reason("note", note, (repair,))))
 
@@ -137,17 +137,16 @@ def smoke_drafts(
     is_brief: bool = False,
     reading: NetworkReading | None = None,
 ) -> SmokeReport:
-    """`smoke`, of the network that an engine makes of the files where a `reading` is given.
+    """Run `smoke`; with a `reading`, run the network as that engine builds it from the files.
 
-    `is_brief`: nobody asks what is lossless, so that nothing is decoded without the drafter; a probe is brief
-    too (`screens`).
+    `is_brief`: do not decode without the drafter to check that it is lossless; shorten the probe (`screens`).
     """
     _check(options)
     counts = parse_new(COUNTS, options.write_token_counts)
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, engine = source, on_disk(source), _choose_engine(options.run_in)
+    source_name, source, engine = source, on_disk(source), _choose_engine(options.run_in)
     local, prompts = choice.on_disk("smoke"), chosen.prompts
     runs = Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
     report = runs.report(source)
@@ -157,69 +156,68 @@ def smoke_drafts(
     report = replace(
         report,
         choice=chosen,
-        published=published_beside(given, choice, options, report.k),
-        diagnose_command=_with_prompts("diagnose", diagnosis, given, target, options),
+        published=published_beside(source_name, choice, options, report.k),
+        diagnose_command=_with_prompts("diagnose", diagnosis, source_name, target, options),
         reasons=(*([Reason("note", f"target: {choice.how}")] if choice.how else []), *report.reasons),
     )
     if engine not in RUNNERS:
-        report = _with_match(report, runs, given, target)
+        report = _with_match(report, runs, source_name, target)
     elif options.against is not None:
         report = _compared(report, runs, source)
     if options.speed:
         report = _timed(report, runs, source)
     if options.probe is not None:
-        report = _probed(report, replace(runs, engine="reference"), source, given, target)
-    return _with_coverage(report, given, target, options)
+        report = _probed(report, replace(runs, engine="reference"), source, source_name, target)
+    return _with_coverage(report, source_name, target, options)
 
 
-def _with_match(report: SmokeReport, runs: "Runs", given: str, target: TargetChoice) -> SmokeReport:
-    """The report of a server with whether it drafts as the files do, and those of --against.
+def _with_match(report: SmokeReport, runs: "Runs", source_name: str, target: TargetChoice) -> SmokeReport:
+    """Add to a server's report whether it drafts like the files, and like those of --against.
 
-    Where nobody asks, files are run if that is a small part of what the server does. Without an answer the
-    report is no pass, unless a threshold alone was to be held.
+    By default the files are run only with a small target. Without a result the report is no pass, unless only
+    a threshold was requested.
     """
     options, again = runs.options, ("--run-in", without_secrets(runs.engine))
     if options.compare_files is False:
         return report
     try:
         if options.needs_match or not (obstacle := _why_not_compared(runs)):
-            return _matched(report, replace(runs, engine="reference"), given)
+            return _matched(report, replace(runs, engine="reference"), source_name)
         why, option = obstacle
     except (RefusedError, UnreadableError, UsageError) as error:
         if options.needs_match:
             raise
-        why, option = f"{error}; without it", ALONE
-    line = _with_prompts("smoke", (*again, option), given, target, options)
-    return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {why}", line)
+        why, option = f"{error}; to skip it", ALONE
+    line = _with_prompts("smoke", (*again, option), source_name, target, options)
+    return _unanswered(report, options, f"{NOT_COMPARED} was not checked: {why}", line)
 
 
 def _why_not_compared(runs: "Runs") -> tuple[str, str] | None:
-    """Return why files are not run beside a server where nobody asks, and the option that settles it.
+    """Return why the files are not run beside a server by default, and the option to pass.
 
-    None if they are.
+    None if they are run.
     """
     options, weights = runs.options, runs.target.weights
     size = sum(path.stat().st_size for path in weights.root.glob("*.safetensors")) if weights else 0
     reasons = (
-        (options.temperature > 0, "it is seen in greedy answers alone (--temperature 0); without it", ALONE),
-        (weights is None, "the target's weights are not here; without them", ALONE),
-        (not has_torch(), "torch is not installed here; without it", ALONE),
+        (options.temperature > 0, "that needs greedy answers (--temperature 0); to skip it", ALONE),
+        (weights is None, "the target's weights are not on this machine; to skip it", ALONE),
+        (not has_torch(), "torch is not installed; to skip it", ALONE),
         (size > SMALL_TARGET, "the target is large; to run it here too", "--compare-files"),
     )
     return next(((why, option) for is_so, why, option in reasons if is_so), None)
 
 
 def _unanswered(report: SmokeReport, options: SmokeOptions, text: str, *commands: str) -> SmokeReport:
-    """The report with why a server was not shown to draft as the files do."""
+    """Add to the report why it is unknown whether a server drafts like the files."""
     is_note = options.has_threshold and not options.needs_match
     return replace(report, reasons=(*report.reasons, Reason("note" if is_note else "gap", text, commands)))
 
 
 def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
-    """The report of a server with how its answers and rounds compare with those of files.
+    """Add to a server's report how its answers and rounds compare with those of the files.
 
-    Where the answers are another target's, what was measured is of no drafter of this one: only thresholds
-    and a drafter that the server names fail.
+    If another target gave the answers, only thresholds and differences that the server states can fail.
     """
     options = replace(runs.options, k=report.k, lossless=False, trust_remote_code=False)
     require_torch("comparing a server with files needs")
@@ -245,13 +243,13 @@ def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
 
 
 def _compared(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
-    """The report with the drafter of --against on the same prompts, on more built-in ones until they tell."""
+    """Add the comparison with --against on the same prompts, and on more built-in ones until it is clear."""
     options, against, whole = runs.options, on_disk(str(runs.options.against)), report
     least = MAX_REGRESSION if options.max_regression is None else options.max_regression
     is_built_in = options.prompts is None and options.sample is None
     for look, end in enumerate(LOOKS if is_built_in else LOOKS[:1], 1):
         if look > 1:
-            report_step(runs.on_progress, f"{len(runs.prompts)} prompts leave a tie, running {end}")
+            report_step(runs.on_progress, f"a tie after {len(runs.prompts)} prompts, running {end}")
             further = built_in_prompts(read_context_length(runs.target.folder) or inf, runs.prompts)
             prompts = (*runs.prompts, *further)[:end]
             runs = replace(runs, prompts=prompts, compares_plain=False)
@@ -268,7 +266,7 @@ def _compared(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
 def _positions(
     report: SmokeReport, runs: "Runs", source: str, against: str
 ) -> tuple[list[PromptResult], list[PromptResult]] | None:
-    """What both draft from every position of greedy answers in the reference; None of other runs."""
+    """Return what both draft at every position of greedy answers in the reference; None for other runs."""
     if report.run.engine != "reference" or runs.options.temperature != 0:
         return None
     report_step(runs.on_progress, "drafting from every position")
@@ -293,7 +291,7 @@ def _with_prompts(
 def _with_coverage(
     report: SmokeReport, source: str, target: TargetChoice, options: SmokeOptions
 ) -> SmokeReport:
-    # of a dead drafter the table itself may be wrong
+    # for a dead drafter the token table itself may be wrong
     is_dead = report.measured.length.value <= DEAD_LENGTH
     if report.coverage is None or not report.coverage.holds_down or is_dead:
         return report
@@ -310,15 +308,17 @@ def _with_coverage(
     return replace(report, coverage=coverage, reasons=(*report.reasons, note))
 
 
-def _probed(report: SmokeReport, runs: "Runs", source: str, given: str, target: TargetChoice) -> SmokeReport:
-    repair = partial(repair_command, given, target.text, runs.options.answers)
+def _probed(
+    report: SmokeReport, runs: "Runs", source: str, source_name: str, target: TargetChoice
+) -> SmokeReport:
+    repair = partial(repair_command, source_name, target.text, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":
             return replace(report, drift_conditions=probe_drift(job))
         is_reference = report.run.engine == "reference"
-        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+        baseline = report.run if is_reference else run_reference(replace(job, compares_plain=False))
         return with_variants(
-            report, probe_sensitivity(job, stated.results, screens=not runs.compares_plain), repair
+            report, probe_sensitivity(job, baseline.results, screens=not runs.compares_plain), repair
         )
 
 
@@ -331,7 +331,7 @@ def _timed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
             from eaglectl.run.server import measure_server
 
             return replace(report, speed=measure_server(job, runs.engine, report.k, concurrencies))
-        except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
+        except (RefusedError, UnreadableError) as error:  # acceptance was measured
             gap = f"speed was not measured: {error}"
             return replace(report, speed_gap=str(error), reasons=(*report.reasons, Reason("gap", gap)))
 
@@ -358,7 +358,7 @@ def _check(options: SmokeOptions) -> None:
     check(
         (
             options.trust_remote_code and is_server(options.run_in) and options.probe is None,
-            "--trust-remote-code: a server loads the target itself; give the option to the server",
+            "--trust-remote-code: a server loads the target itself; pass the option to the server",
             ("--trust-remote-code",),
         )
     )
@@ -376,12 +376,12 @@ def _check(options: SmokeOptions) -> None:
         ),
         (
             not is_number,
-            "--temperature and --seed need to be at least 0, and numbers of 64 bits",
+            "--temperature and --seed must be 64-bit numbers of at least 0",
             ("--temperature",),
         ),
         (
             least is not None and options.against is None,
-            "--max-regression is the least ratio to another drafter; name that with --against",
+            "--max-regression is the lowest ratio to another drafter; pass that drafter with --against",
             ("--max-regression",),
         ),
         (
@@ -391,7 +391,7 @@ def _check(options: SmokeOptions) -> None:
         ),
         (
             options.k < 1 or options.max_tokens < 1,
-            "-k and --max-tokens need to be at least 1",
+            "-k and --max-tokens must be at least 1",
             ("-k",),
         ),
     )
@@ -403,29 +403,30 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
     check(
         (
             is_server and options.write_token_counts is not None,
-            f"{COUNTS}: a server tells the number of the tokens of its answers and not which; run it with"
-            " --run-in reference",
+            f"{COUNTS}: a server reports how many tokens it generated, and not which; pass --run-in"
+            " reference",
             ("--run-in",),
         ),
         (
             is_server and options.k != SmokeOptions().k,
-            f"-k {options.k}: a running server drafts as many tokens as it was started with; leave it out",
+            f"-k {options.k}: a running server has its own number of draft tokens; leave it out",
             ("-k",),
         ),
         (
             is_server and options.needs_match and options.temperature > 0,
-            f"--temperature {options.temperature:g}: a server is compared with files by greedy answers; leave"
-            " it out",
+            f"--temperature {options.temperature:g}: comparing a server with files needs greedy answers;"
+            " leave it out",
             ("--temperature",),
         ),
         (
             is_server and options.max_regression is not None,
-            "--max-regression is of two drafters in one engine; of a server --against says which it has",
+            "--max-regression compares two drafters in one engine; with a server, --against only checks"
+            " which drafter it has",
             ("--max-regression",),
         ),
         (
             not is_server and options.compare_files is not None,
-            "--compare-files is of a running server; name it with --run-in http://HOST:PORT",
+            "--compare-files needs a running server; pass its URL with --run-in http://HOST:PORT",
             ("--compare-files",),
         ),
         (
@@ -440,17 +441,17 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
         ),
         (
             speed and engine in RUNNERS and engine not in TIMED,
-            f"--speed is measured in vLLM, which --run-in {engine} is not, or in a running server: pass"
-            " --run-in vllm where it is installed, or the server's URL",
+            f"--speed needs vLLM or a running server, and not --run-in {engine}: pass --run-in vllm if it is"
+            " installed, or the server's URL",
             ("--speed",),
         ),
     )
 
 
 class Runs(Struct, frozen=True):
-    """What drafters are run on: an engine or a server's URL, a target on disk, prompts and options.
+    """How drafters are run: an engine or a server's URL, a target on disk, prompts and options.
 
-    `compares_plain`: the target decodes without them too, where the options ask for that.
+    `compares_plain`: also decode without the drafter, if the options say so.
     """
 
     engine: str
@@ -462,11 +463,11 @@ class Runs(Struct, frozen=True):
     reading: NetworkReading | None = None
 
     def report(self, source: str) -> SmokeReport:
-        """Run the drafter, or start a server's run, and return what was measured."""
+        """Run the drafter in the engine or on the server, and return what was measured."""
         check(
             (
                 Path(source).resolve() == self.target.folder.resolve(),
-                f"{source} is the target itself; every token would be accepted, and nothing measured",
+                f"{source} is the target itself: every token would be accepted; pass a drafter",
             ),
             error=RefusedError,
         )
@@ -513,7 +514,7 @@ class Runs(Struct, frozen=True):
         drafter = _stored_drafter(stored, self.target, options.answers)
         is_sglang = self.engine == "sglang"
         if is_sglang or (self.engine in RUNNERS and drafter.has_reduced_vocabulary):
-            # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
+            # vLLM runs contradictory tables; for SGLang they are an error, since its map is compared
             with nullcontext() if is_sglang else suppress(EaglectlError):
                 tokens = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None).targets
         yield job(stored.root, drafter, draft_tokens=tokens)
@@ -522,9 +523,9 @@ class Runs(Struct, frozen=True):
 def _canonical(
     source: str, folder: Path, target: TargetChoice, options: SmokeOptions
 ) -> tuple[Drafter, tuple[int, ...] | None, tuple[int, ...]]:
-    """Write the drafter to `folder` with canonical names; the drafter, and the tokens that it drafts.
+    """Write the drafter to `folder` with canonical names; return it, and the tokens that it drafts.
 
-    For the probe also the tokens of t2d, where both tables are whole.
+    For the probe also return the tokens of t2d, if both tables are whole.
     """
     answers, marked = options.answers, tuple[int, ...]()
     if options.probe == "sensitivity":
@@ -554,12 +555,12 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
 
 
 def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
-    """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
+    """Return the command that converts `source` as `variant` reads it, replacing a contrary answer."""
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
 
 
 def _stored_drafter(stored: FolderSource, target: TargetChoice, answers: Answers) -> Drafter:
-    """The drafter as its files state it. Raises RefusedError for what hangs or aborts an engine."""
+    """Read the drafter as stored. Raises RefusedError for contents that hang or abort an engine."""
     drafter = read_drafter(read_checkpoint(stored), answers, target.known())
     fatal = [note.text for note in drafter.notes_at("problem") if note.about in ("aux layers", "target")]
     check((fatal, "; ".join(fatal)), error=RefusedError)
@@ -580,16 +581,16 @@ def _choose_engine(engine: str) -> str:
 def published_beside(
     source: str, target: TargetChoice, options: RunOptions, k: int | None = None
 ) -> Published:
-    """What others reached with drafters of the target; with no known target, nothing.
+    """Return published acceptance lengths of the target's drafters; none for an unknown target.
 
-    `k`: the length of the chain that ran, where that is not the one that was asked for.
+    `k`: the number of draft tokens of the run, if it differs from the requested one.
     """
-    # a file here goes before a set of its name
+    # a file here takes precedence over a prompt set of that name
     is_set = options.prompts is not None and not os.path.lexists(options.prompts)
     is_whole = is_set and options.sample is None and not getattr(options, "ignore_eos", False)
     try:
         names = target_names(target, open_folder(os.fspath(source)))
-    except EaglectlError:  # what cannot be read is reported by who runs it
+    except EaglectlError:  # the run reports what cannot be read
         names = {}
     prompts = str(options.prompts) if is_whole else None
     return published_for(names, prompts, k or options.k, options.temperature, options.max_tokens)

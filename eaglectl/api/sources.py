@@ -22,9 +22,9 @@ from eaglectl.results import FailedSource
 
 @contextmanager
 def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | None]:
-    """A temporary safetensors copy of weights that are pickles, or the error why there is none.
+    """Yield a temporary safetensors copy of pickled weights, or the error that prevents it.
 
-    None where they are no pickles, or there are no weights.
+    None if there are no pickles.
     """
     with ExitStack() as stack:
         copied: FolderSource | EaglectlError | None = None
@@ -44,7 +44,7 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
 
 
 class OpenedSource(Struct, frozen=True):
-    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
+    """A source whose headers are read: the original files, their pickles, and a readable copy of these."""
 
     original: PinnedSource
     pickles: tuple[str, ...]
@@ -61,9 +61,9 @@ class OpenedSource(Struct, frozen=True):
 def opened(
     original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
 ) -> Iterator[OpenedSource]:
-    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
+    """Open a source and read its headers; pickles are copied to a temporary folder, near `out` if possible.
 
-    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
+    `is_looked_at`: do not copy them if their tables and a few ranges are enough for a plan.
     """
     with PinnedSource(original.root, original.only) as pinned:
         pickles = pickle_files(pinned)
@@ -83,7 +83,7 @@ def opened(
 
 
 def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
-    """The draft tokens of a trainer's side file, where the weights have no d2t."""
+    """Return the draft tokens in a trainer's side file, if the weights have no d2t."""
     has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
     if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
         return None
@@ -94,7 +94,7 @@ def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, .
 
 T = TypeVar("T")
 F = TypeVar("F")
-# of several sources, how many at the same time
+# sources that are read at the same time
 JOBS = 8
 
 
@@ -105,7 +105,7 @@ def run_all(
     on_progress: OnProgress | None = None,
     jobs: int = JOBS,
 ) -> tuple[list[T | F], list[str]]:
-    """Call `act` on each source, `jobs` at a time; a source that fails has the result of `report_failure`.
+    """Run `act` on each source, `jobs` at a time; for a source that fails, return what `report_failure` does.
 
     Also returns tracebacks of internal errors. With one source, its UsageError is raised.
     """
@@ -128,7 +128,7 @@ def run_all(
                     source,
                     "fault",
                     EaglectlError.exit_code,
-                    f"this is a fault of eaglectl: {type(raised).__name__}: {raised}",
+                    f"internal error of eaglectl: {type(raised).__name__}: {raised}",
                 )
             result = report_failure(failure)
         if on_progress:

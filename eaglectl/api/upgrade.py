@@ -1,4 +1,4 @@
-"""`calibrate` and `convert --to 3.1`: statistics of a target, the conversion, and the gate that it passes."""
+"""`calibrate` and `convert --to 3.1`: statistics of a target, the conversion, and its gate."""
 
 import math
 import os
@@ -79,9 +79,7 @@ LONGEST_ANSWER = 512  # tokens up to which answers are continued where prompts l
 # prompts of the gate's first look, which double with each look, and those of one call
 FIRST_LOOK, MOST_OF_GATE = 32, 128
 LARGE_SET = "spec-bench"  # prompts of several kinds, for a gate that has measured all built-in ones
-TOP_UP_ALONE = (
-    "--top-up adds built-in prompts to those of --prompts, and without these all are built in; leave it out"
-)
+TOP_UP_ALONE = "--top-up adds built-in prompts to those of --prompts; pass --prompts, or leave it out"
 
 
 @with_keywords
@@ -104,8 +102,8 @@ def calibrate(
     _check(options)
     target = runnable_target(source, as_target(target), options.answers, "calibrate")
     if out is not None:
-        for given in filter(None, (source, target.place, options.prompts)):
-            check_apart(Path(out), Path(given))
+        for path in filter(None, (source, target.place, options.prompts)):
+            check_apart(Path(out), Path(path))
         check_free(Path(out), force=options.force, kind=STATISTICS)
     conversion = ConvertOptions(target=target, answers=options.answers, measure=options.measuring)
     with prepared(source, None, conversion, on_progress, needs_target=True) as ready:
@@ -133,10 +131,10 @@ def collect_statistics(
     spare: Sequence[Prompt] = (),
     following: int = 0,
 ) -> Statistics:
-    """Statistics over `prompts`, and over as many of `spare` as a refit takes; those of the options are not
-    read.
+    """Collect statistics over `prompts`, and over as many of `spare` as a refit needs.
 
-    `following` prompts of a gate come next, which the forecast counts. Raises as `calibrate` does.
+    The prompts of the options are not read. The forecast counts `following` prompts of a later gate. Raises
+    as `calibrate` does.
     """
     require_torch("calibrating runs the target and needs")
     files, answers = ready.files, ready.options.answers
@@ -179,7 +177,7 @@ def _check_runnable(drafter: Drafter) -> None:
     check(
         (
             drafter.quantisation is not None,
-            "a quantised drafter is not run here; calibrate with the unquantised one",
+            "calibrating does not run quantised drafters; calibrate with the unquantised one",
         ),
         error=RefusedError,
     )
@@ -187,9 +185,9 @@ def _check_runnable(drafter: Drafter) -> None:
 
 
 def _collect_run(job: EngineJob, engine_name: str, count: int, needed: int, following: int) -> Statistics:
-    """The statistics of the first `count` prompts, and of as many more as `needed` tokens take.
+    """Collect statistics over the first `count` prompts, and over more until there are `needed` tokens.
 
-    Where all prompts have too few of them, answers are continued. `following` prompts of a gate come next.
+    If all prompts have too few tokens, answers are continued. The forecast counts `following` prompts.
     """
     from eaglectl.reference.states import Batch
 
@@ -229,10 +227,10 @@ def _rounds(
     needed: int,
     longest: int,
 ) -> Iterator[tuple[Sequence[int], int]]:
-    """The `texts` to answer next, and by how many tokens, until there are as many as `needed`.
+    """Yield the rows of `texts` to continue and by how many tokens, until there are `needed` tokens.
 
-    The first `count` prompts, or as many as take `needed` tokens, are the first texts; others follow them.
-    Then answers that have not ended are continued, to `longest` tokens.
+    The first round has `count` prompts, or as many as `needed` tokens take; further rounds add prompts. Then
+    unfinished answers are continued, up to `longest` tokens.
     """
     stop = stop_tokens(job)
     while (lacking := needed - sum(len(text) for text in texts if len(text) >= MIN_TOKENS)) > 0 or not texts:
@@ -260,11 +258,11 @@ def _forecast(
     needed: int,
     following: int,
 ) -> None:
-    """Say how long all takes, by one batch that has its answers."""
+    """Print an estimate of the total time, from one batch that has its answers."""
     from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
     text = f"calibrating on {len(texts)} prompts, for the {needed:,} tokens that a refit needs"
-    text += f"; then the gate on {following} others, and on more where these do not tell" * (following > 0)
+    text += f"; then the gate on {following} others, and on more if the result is not clear" * (following > 0)
     if 0 < len(batch.texts) < len(texts):
         target, model = RememberedStates(run[0]), run[1]
         sizes = collect_sizes(target, model, [batch], lambda: None)
@@ -279,17 +277,17 @@ def _forecast(
 def _chosen_prompts(
     options: UpgradeOptions | CalibrateOptions, target: TargetChoice
 ) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
-    """The prompts that were given, and the built-in ones to take as needed: without any, or if asked."""
+    """Return the user's prompts, and built-in ones to use as needed: without --prompts, or with --top-up."""
     is_built_in = options.prompts is None and options.sample is None
-    given = () if is_built_in else choose_prompts(options.prompts, options.sample, options.seed).prompts
+    chosen = () if is_built_in else choose_prompts(options.prompts, options.sample, options.seed).prompts
     if not (is_built_in or options.tops_up):
-        return given, ()
+        return chosen, ()
     folder = target.weights and target.weights.root
-    return given, built_in_prompts((folder and read_context_length(folder)) or math.inf, given)
+    return chosen, built_in_prompts((folder and read_context_length(folder)) or math.inf, chosen)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
-    """Distinct prompts for calibration, and those for the gate: every third of them."""
+    """Return the distinct prompts for calibration, and those for the gate: every third."""
     distinct = tuple({prompt_digest(prompt): prompt for prompt in prompts}.values())
     for_calibration = tuple(prompt for index, prompt in enumerate(distinct) if index % GATE_SHARE)
     return for_calibration, distinct[::GATE_SHARE]
@@ -301,13 +299,13 @@ def _check(options: CalibrateOptions) -> None:
     check(
         (
             options.sample is not None and options.prompts is None,
-            "--sample draws from a file of prompts; give it with --prompts",
+            "--sample draws from a file of prompts; pass it with --prompts",
             ("--sample",),
         ),
         (options.tops_up and options.prompts is None, TOP_UP_ALONE, ("--top-up",)),
         (
             options.tensor_parallel_size > 1 and not is_vllm,
-            "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
+            "--tensor-parallel-size is for vLLM: pass --run-in vllm; transformers uses all GPUs",
             ("--tensor-parallel-size",),
         ),
         (
@@ -326,13 +324,13 @@ def _collect(
     batches: "Sequence[Batch]",
     work: TimedWork,
 ) -> Statistics:
-    """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
+    """Collect sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
     from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
     check(
         (
             not batches,
-            f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
+            f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; use longer"
             " prompts, or more --answer-tokens",
             ("--answer-tokens",),
         )
@@ -341,8 +339,8 @@ def _collect(
     sizes = collect_sizes(target, model, batches, work.add)
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
         raise RefusedError(
-            "the states of drafter and target are not finite; see `eaglectl validate SOURCE` for NaN or"
-            " infinite weights"
+            "hidden states of the drafter or the target are not finite; check for NaN and infinite weights"
+            " with `eaglectl validate SOURCE`"
         )
     moments = collect_moments(target, model, sizes.rms, batches, work.add)
     digests = tuple(map(prompt_digest, job.prompts))
@@ -411,7 +409,7 @@ def upgrade(
 
 
 def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
-    why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
+    why = "with --init-only there is no gate" if options.is_start else "with --no-gate there is no gate"
     has_own_prompts = options.statistics is not None and options.prompts is not None
     check(
         (
@@ -421,12 +419,12 @@ def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
         ),
         (
             options.fc_norm == "off" and not options.is_norm_output,
-            "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1 to be done; leave one of them out",
+            "--fc-norm off and --no-norm-output leave nothing of EAGLE-3.1; leave one of them out",
             ("--fc-norm",),
         ),
         (
             not options.is_measured and options.tolerance != TOLERANCE,
-            f"{why}, and --tolerance is the gate's; leave it out",
+            f"{why}, and --tolerance is for the gate; leave it out",
             ("--tolerance",),
         ),
         (
@@ -437,8 +435,8 @@ def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
         (options.tops_up and options.prompts is None, TOP_UP_ALONE, ("--top-up",)),
         (
             conversion.fixes,
-            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
-            " convert the output with it",
+            "--fix-reading cannot be combined with --to 3.1, so that smoke can measure its output: leave"
+            " --to 3.1 out, and convert the output with it",
             ("--fix-reading",),
         ),
     )
@@ -470,7 +468,7 @@ def _upgraded(
 
 
 def _check_place(ready: Prepared, options: UpgradeOptions, out: Path | None) -> Path:
-    """Where the output goes. Raises UsageError where it may not, before long work."""
+    """Return the output folder; raise UsageError before long work if it cannot be written."""
     place = out or default_output(ready.files.original, "3.1")
     for path in filter(None, (options.statistics, options.prompts)):
         check_apart(place, Path(str(path)))
@@ -481,9 +479,9 @@ def _check_place(ready: Prepared, options: UpgradeOptions, out: Path | None) -> 
 
 
 class GatePrompts(Struct, frozen=True):
-    """The prompts of a gate: those that were given, and built-in ones as needed; what was measured before.
+    """The prompts of a gate: the user's, `spare` built-in ones to use as needed, and earlier results.
 
-    Without the latter two all are looked at together, once.
+    Without the latter two there is one look, at all prompts.
     """
 
     given: tuple[Prompt, ...]
@@ -492,39 +490,39 @@ class GatePrompts(Struct, frozen=True):
 
     @property
     def every(self) -> tuple[Prompt, ...]:
-        """All that may be run."""
+        """All prompts that can be run."""
         return (*self.given, *self.spare)
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """How many of them each look has, beside those of earlier looks; () for all of them in the only look.
+        """The number of prompts up to each look, without those of earlier gates; () for one look at all.
 
         The total doubles with each look: sizes are fixed before anything is measured, for `look_level`.
         """
         if not (self.spare or self.earlier):
             return ()
-        before, given, ends = len(self.earlier.prompts) if self.earlier else 0, len(self.given), list[int]()
-        most, total = min(len(self.every), max(MOST_OF_GATE, given)), max(FIRST_LOOK, given)
-        while 1.5 * total <= before + most:  # the last look has a half more than the one before, or more
+        before, count, ends = len(self.earlier.prompts) if self.earlier else 0, len(self.given), list[int]()
+        most, total = min(len(self.every), max(MOST_OF_GATE, count)), max(FIRST_LOOK, count)
+        while 1.5 * total <= before + most:  # the last look has at least half as many more as the one before
             ends += [total - before] if total > before else []
             total *= 2
         return (*ends, most)
 
     def left_by(self, statistics: Statistics | None, subject: str) -> "GatePrompts":
-        """Those without prompts that were calibrated on, going on from what was measured of the subject."""
+        """Return the prompts that were not calibrated on, with the earlier results for the same `subject`."""
         if statistics is None:
             return self
         earlier = statistics.gate if statistics.gate and statistics.gate.of == subject else None
         gone = {*statistics.prompts, *(row.prompt for row in (earlier.prompts if earlier else ()))}
-        given, spare = (
+        remaining, spare = (
             tuple(prompt for prompt in prompts if prompt_digest(prompt) not in gone)
             for prompts in (self.given, self.spare)
         )
-        return GatePrompts(given, spare, earlier)
+        return GatePrompts(remaining, spare, earlier)
 
 
 def _subject(options: UpgradeOptions, conversion: ConvertOptions) -> str:
-    """What a gate is of beside its statistics, for a later one to go on from it."""
+    """Return a key of the options behind a gate's results; a later gate with the same key continues them."""
     norms = options.fc_norm, options.is_norm_output
     return repr((*norms, conversion.dtype, options.max_tokens, options.ignore_eos))
 
@@ -537,10 +535,10 @@ def _kept(
     options: UpgradeOptions,
     place: Path,
 ) -> Conversion:
-    """The conversion, with what did not tell in a new folder beside OUT and the command that goes on from it.
+    """Keep an undecided gate's results in a new folder beside OUT, and return the command that continues it.
 
-    A look at all prompts that were given is none of the looks that a later gate begins with, whose intervals
-    hold the true value together whatever was looked at beside them.
+    One look at all given prompts does not count as a look of a later gate: the intervals of its looks hold
+    together, whatever else was looked at.
     """
     if gate.ending != GateEnding.TOO_FEW_PROMPTS or statistics is None:
         return missed
@@ -567,15 +565,15 @@ def _statistics_for(
     out: Path | None,
     on_progress: OnProgress | None,
 ) -> tuple[Statistics | None, GatePrompts]:
-    """The statistics, if they are given or can be collected, and the prompts left for the gate."""
+    """Return the statistics, if they are given or can be collected, and the prompts left for the gate."""
     weights = ready.options.target.weights
-    given, spare = _chosen_prompts(options, ready.options.target)
-    # the gate's share first: the others are left where calibration takes few
+    chosen, spare = _chosen_prompts(options, ready.options.target)
+    # the gate's share first, then the others if calibration needs few
     to_calibrate, to_gate = split_prompts(spare)
-    prompts = GatePrompts(given, (*to_gate, *to_calibrate))
+    prompts = GatePrompts(chosen, (*to_gate, *to_calibrate))
     if options.statistics is not None:
         return _given_statistics(ready, drafter, options.statistics, recipe), prompts
-    # of a drafter that does not run, the plan states what is wrong
+    # for a drafter that does not run, the plan reports the error
     is_runnable = not (drafter.quantisation or drafter.notes_at("problem") or drafter.notes_at("question"))
     is_needed = needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output)
     if not (is_runnable and is_needed) or (weights is None and recipe.is_start):
@@ -583,12 +581,12 @@ def _statistics_for(
     check_upgrade(drafter, recipe)
     if weights is None:
         raise _target_needed(ready, options, out)
-    calibrated, left = split_prompts(given)
+    calibrated, left = split_prompts(chosen)
     if options.is_measured and not spare and len(left) < FEWEST_PROMPTS:
         needed = GATE_SHARE * (FEWEST_PROMPTS - 1) + 1
         raise UsageError(
-            f"--prompts are shared between calibration and the gate, and there are {len(given)};"
-            f" {needed} different ones are the least: give more, --top-up for built-in ones beside them, or"
+            f"--prompts are shared between calibration and the gate, and there are {len(chosen)};"
+            f" at least {needed} different ones are needed: pass more, --top-up to add built-in ones, or"
             " --no-gate",
             options=("--prompts",),
         )
@@ -597,7 +595,7 @@ def _statistics_for(
     )
     following = FIRST_LOOK if options.is_measured else 0
     statistics = collect_statistics(
-        ready, calibrated or given, settings, on_progress, spare=to_calibrate, following=following
+        ready, calibrated or chosen, settings, on_progress, spare=to_calibrate, following=following
     )
     return statistics, replace(prompts, given=left)
 
@@ -615,15 +613,15 @@ def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: Up
 
 
 def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -> UsageError:
-    """What lacks and the command to run next: the call that was made, with --target."""
+    """Return the error for missing target weights, with this command and --target as the next one."""
     line = _again(options, ready, {"-o": out}, "PATH")
     why = ready.options.target.missing or f"{ready.options.target.text} has none here"
     if why == NONE_NAMED:
         why = "the drafter's files name no target"
     return UsageError(
-        f"--to 3.1 sets its new norms from the target's states and needs the target's weights ({why});"
-        " without them: --calibration with what calibrate wrote elsewhere, or --init-only for a trainer's"
-        f" start; next, with the target's folder as PATH: {line}",
+        f"--to 3.1 computes its new norms from the target's hidden states and needs the target's weights"
+        f" ({why}); without them: --calibration with the output of calibrate on another machine, or"
+        f" --init-only for a starting point of training; next, with the target's folder as PATH: {line}",
         options=("--to",),
     )
 
@@ -631,7 +629,7 @@ def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -
 def _again(
     options: UpgradeOptions, ready: Prepared, changed: Mapping[str, object], target: str | None = None
 ) -> str:
-    """The command of this call, with other values."""
+    """Return the command of this call, with `changed` values."""
     conversion, usual = ready.options, UpgradeOptions()
     values = {
         "--for": conversion.layout,
@@ -654,9 +652,9 @@ def _again(
         "--dry-run": conversion.dry_run,
         "--force": conversion.force,
     }
-    given = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
-    given += [("--engine", request.text) for request in conversion.engines]
-    words = [word for pair in given for word in pair]
+    arguments = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
+    arguments += [("--engine", request.text) for request in conversion.engines]
+    words = [word for pair in arguments for word in pair]
     words += [name for name, is_given in flags.items() if is_given]
     return command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)
 
@@ -667,26 +665,26 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
     check(
         (
             drafter.quantisation is not None,
-            "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"
-            f" hold the output to its source with `{line}`",
+            "the gate runs drafters in plain torch, without quantisation; pass --no-gate, then"
+            f" compare the output with its source: `{line}`",
             ("--no-gate",),
         ),
         (
             ready.options.target.weights is None,
-            "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
-            " write without looking",
+            "the gate runs both drafters with the target; pass --target with its weights, or --no-gate to"
+            " write without measuring",
             ("--target",),
         ),
         (
             not prompts,
-            "every prompt was calibrated on or measured before, and none is left for the gate; pass other"
-            " --prompts, or --no-gate",
+            "all prompts were used for calibration or measured before, and none is left for the gate; pass"
+            " other --prompts, or --no-gate",
             ("--prompts",),
         ),
         (
             len(prompts) < FEWEST_PROMPTS,
-            f"{len(prompts)} of the prompts were not calibrated on, and the gate needs {FEWEST_PROMPTS}"
-            " at the least; give more --prompts, or --no-gate",
+            f"calibration left {len(prompts)} prompts, and the gate needs at least {FEWEST_PROMPTS}; pass"
+            " more --prompts, or --no-gate",
             ("--prompts",),
         ),
     )
@@ -728,9 +726,9 @@ def _gate(
     prompts: GatePrompts,
     on_progress: OnProgress | None,
 ) -> "Gate":
-    """Both drafters in vLLM's layout, run on the same prompts; `plan` is of the one after.
+    """Run both drafters in vLLM's layout on the same prompts; `plan` is the conversion's.
 
-    Raises RefusedError where the drafter hardly drafts before the conversion.
+    Raises RefusedError if almost no draft tokens of the source are accepted.
     """
     from eaglectl.run.results import run_gate
 
@@ -757,9 +755,8 @@ def _gate(
         gate = run_gate(jobs[0], jobs[1], options.tolerance, on_progress, prompts.looks, prompts.earlier)
     if gate.is_dead:
         raise RefusedError(
-            f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3,"
-            " which is hardly"
-            " drafting: find out why before converting it, with `eaglectl smoke SOURCE --target TARGET"
+            f"the source has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3: almost no"
+            " draft token is accepted; find the cause first: `eaglectl smoke SOURCE --target TARGET"
             f" --probe sensitivity{' --trust-remote-code' * options.trust_remote_code}`"
         )
     return gate

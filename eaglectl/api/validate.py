@@ -89,7 +89,7 @@ def validate(
     options = options or ValidateOptions()
     if not isinstance(source, str | os.PathLike):
         reports, _ = run_all(
-            [os.fspath(each) for each in source],
+            [os.fspath(path) for path in source],
             partial(validate, options=options),
             lambda failure: unopened_report(failure.source, failure.message),
             on_progress=on_progress,
@@ -110,9 +110,9 @@ def judge_source(
     options: ValidateOptions,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """What `validate` does, for files that are open already; `path` is how commands name them.
+    """Validate files that are already open; `path` names them in commands.
 
-    Raises UnreadableError for files in the Hub client's cache that are not what was downloaded.
+    Raises UnreadableError for files in the Hub client's cache that differ from the download.
     """
     policy = options.read_policy()
     fail_on = options.least_severity(policy)
@@ -156,14 +156,14 @@ def check_options(options: ValidateOptions) -> None:
 def judge(
     subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str
 ) -> Report:
-    """Run `rules` over `subject`; a finding of severity `fail_on` or above fails it, with None nothing does.
+    """Run `rules` over `subject`; findings of severity `fail_on` or above fail it, none if that is None.
 
-    Findings are ordered by severity, the highest first, then by rule. `path` is how commands name the
-    checkpoint.
+    Findings are ordered by severity, the highest first, then by rule. `path` names the checkpoint in
+    commands.
     """
     start = time.perf_counter()
     judgement = judge_drafter(subject, rules, policy)
-    if isinstance(subject.read_error, UsageError):  # an answer that is none
+    if isinstance(subject.read_error, UsageError):  # a wrong answer
         raise subject.read_error
     complete = Complete(path, subject.target.choice.text, subject.answers)
     reported, changes, following = _repairs(judgement, path)
@@ -189,18 +189,18 @@ def judge(
 def _report(
     findings: Sequence[Finding], judgement: Judgement, policy: Policy, fail_on: Severity | None, path: str
 ) -> Report:
-    """The report before its verdict: each finding is kept, or the first fitting suppression allows it."""
+    """Return the report before its verdict: a finding is reported unless a suppression covers it."""
     subject, today = judgement.subject, datetime.datetime.now(datetime.UTC).date()
     expired = tuple(entry for entry in policy.suppress if entry.until and entry.until < today)
     valid = [entry for entry in policy.suppress if entry not in expired]
-    kept, suppressed = _kept_and_suppressed(findings, valid)
+    reported, suppressed = _kept_and_suppressed(findings, valid)
     requested = {label: request.why for request in subject.requests for label in request.labels}
     return Report(
         source=subject.source.label,
         path=path,
         engines=tuple(requested),
         verdict=CheckVerdict.PASS,
-        findings=kept,
+        findings=reported,
         suppressed=suppressed,
         unused=_unused(valid, suppressed, judgement),
         passed=judgement.passed,
@@ -224,14 +224,14 @@ def _kept_and_suppressed(
     findings: Sequence[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...]]:
     pairs = [(finding, next((by for by in suppressions if by.covers(finding)), None)) for finding in findings]
-    kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
-    return tuple(kept), tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
+    reported = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
+    return tuple(reported), tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
 
 
 def _unused(
     suppressions: Sequence[Suppression], suppressed: Sequence[Suppressed], judgement: Judgement
 ) -> tuple[Suppression, ...]:
-    # of rules that could look
+    # the rules that had something to look at
     looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
     used = {entry.by for entry in suppressed}
     return tuple(entry for entry in suppressions if entry not in used and entry.rule in looked)
@@ -242,9 +242,9 @@ def _is_asking(subject: Subject) -> bool:
 
 
 def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[Fix, ...], Following]:
-    """The findings, without conversions that are refused in their fixes, and the smallest changes.
+    """Return the findings, the smallest changes, and the conversions with each answer to an open question.
 
-    Also the conversions with the answers to what is open.
+    In the findings' fixes, refused conversions are replaced by the reason.
     """
     subject, reported = judgement.subject, judgement.findings
     is_open = _is_asking(subject)
@@ -255,13 +255,15 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.api.outputs import Advice, smallest_changes
 
     is_run = is_open and is_measured(subject.drafter, subject.target.choice)
-    # with a reason, nobody asked for them
-    advice = Advice(path, subject, "", is_run, [each for each in subject.requests if not each.why])
+    # a request with a reason is a default, and not the user's
+    advice = Advice(path, subject, "", is_run, [request for request in subject.requests if not request.why])
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)
         findings = _with_possible_fixes(advice, reported)
-    newest = [each for each in judgement.releases if each.engine == judgement.releases[0].engine][-1:]
+    newest = [request for request in judgement.releases if request.engine == judgement.releases[0].engine][
+        -1:
+    ]
     following = [advice.following(verdict, findings) for verdict in newest if is_open]
     changes = smallest_changes(advice, [rule.id for rule in judgement.rules])
     return findings, changes, next(iter(following), Following())
@@ -279,7 +281,7 @@ def _has_defects(subject: Subject) -> bool:
 
 
 def _is_conversion_offered(findings: Sequence[Finding]) -> bool:
-    """Whether a conversion is worth a plan: without an error, only for what engines lack."""
+    """Whether a finding offers a conversion; without an error, only one that makes engines serve it."""
     has_errors = _has_errors(findings)
     offers = (finding.repair for finding in findings if finding.repair.conversions)
     return any(has_errors or repair.remedy == "serve" for repair in offers)
@@ -293,9 +295,9 @@ def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[
 
 
 def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:
-    """FAIL for a finding that is severe enough, or a release that fails for a reason that no rule reports.
+    """Return FAIL for a finding that is severe enough, or a failing release that no rule reports.
 
-    COULD_NOT_LOOK where something is open: files, how the drafter was trained, a required rule, a release.
+    COULD_NOT_LOOK: unread files, an open question, a required rule without a result, an unknown release.
     """
     releases, fail_on = judgement.releases, report.fail_on
     unreported = any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)

@@ -22,7 +22,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 import eaglectl
 from eaglectl.cli.commands import COMMANDS, EXIT_LINE
 from eaglectl.files.files import current_folder
-from eaglectl.options import Field, Options, made, options_of
+from eaglectl.options import Field, Options, build_record, options_of
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 from eaglectl.text import printable
@@ -392,7 +392,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         function(
             context,
             **others,
-            **{name: made(record, others | given_values) for name, record in records.items()},
+            **{name: build_record(record, others | given_values) for name, record in records.items()},
         )
 
     run.__signature__ = inspect.Signature(list(signature.values()))  # type: ignore[attr-defined]

@@ -253,7 +253,7 @@ def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
     outcome = validate(good, bad, "--json")
     assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
     crashed, other = outcome.document["reports"]
-    assert crashed["problem"] == "this is a fault of eaglectl: ZeroDivisionError: of our own"
+    assert crashed["problem"] == "internal error of eaglectl: ZeroDivisionError: of our own"
     assert (crashed["verdict"], other["verdict"], other["problem"]) == ("could-not-look", "fail", "")
 
 

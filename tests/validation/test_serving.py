@@ -531,7 +531,7 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
         (Bad("", "vllm==0.32.0", tensors=PREFIXED), "vLLM: `eaglectl convert {path} --for vllm`"),
         (
             Bad("", "vllm>=0.21", {"fc_norm": True, "norm_output": True}, WIDE_NORM, base="vllm/mla"),
-            "vLLM: ask for vllm>=0.23.0, since nothing written makes earlier ones serve it (0.21.0 - 0.22.1"
+            "vLLM: use vllm>=0.23.0, since no conversion makes earlier ones serve it (0.21.0 - 0.22.1"
             " feeds the state before the norm back (norm_output is ignored), loads fc_norm and never applies"
             " it)",
         ),
@@ -566,7 +566,7 @@ def test_the_smallest_change_that_makes_all_pass(bad: Bad, way: str, tmp_path: P
         (
             "modelopt/hf-two-layers",
             "SGLang: `eaglectl convert {path} --for sglang --target {target} --source-semantics rope=stored"
-            " --source-semantics modelopt=pre-689` (which vLLM then does not serve as trained)",
+            " --source-semantics modelopt=pre-689` (vLLM then does not serve it as trained)",
         ),
     ],
 )
