@@ -43,9 +43,7 @@ def test_the_target_begins_at_the_file_and_is_told(here: Path, monkeypatch: pyte
     monkeypatch.chdir(here / "below")
     done = call("inspect", source.name, "--json")
     assert done.document["drafter"]["target"]["depth"] == 8
-    assert done.err == (
-        "../eaglectl.toml gives --target ../models/target, where the command line says nothing else\n"
-    )
+    assert done.err == ("defaults from ../eaglectl.toml: --target ../models/target\n")
 
 
 def test_semantics_and_engines_are_taken_too(here: Path) -> None:
@@ -60,11 +58,11 @@ def test_semantics_and_engines_are_taken_too(here: Path) -> None:
 def test_defaults_are_told_to_who_asks_and_a_target_to_all(here: Path) -> None:
     source, target = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
     write(here, "[defaults]\naux-layers = [2, 4, 5]\n")
-    told = "eaglectl.toml gives --aux-layers 2,4,5, where the command line says nothing else\n"
+    told = "defaults from eaglectl.toml: --aux-layers 2,4,5\n"
     assert call("inspect", source).err == "" and call("-v", "inspect", source).err == told
     write(here, f"[defaults]\ntarget = '{target}'\naux-layers = [2, 4, 5]\n")
     told = call("-q", "inspect", source).err
-    assert told.startswith("eaglectl.toml gives --target ") and "--aux-layers" not in told
+    assert told.startswith("defaults from eaglectl.toml: --target ") and "--aux-layers" not in told
 
 
 FAULTY = {

@@ -50,5 +50,5 @@ def test_a_layer_slides_where_its_kind_says_so_by_a_number_of_tokens() -> None:
         assert drafter.windows == windows, config
         assert (Feature.SLIDING_WINDOW in drafter.features()) is any(windows), config
     for window in ("512", True, 0.5, -1):
-        with pytest.raises(RefusedError, match="which is no number of tokens"):
+        with pytest.raises(RefusedError, match="a number of tokens was expected"):
             assert replace(two, carried={**carried, "sliding_window": window}).windows

@@ -70,7 +70,7 @@ def test_a_cached_target_is_taken_and_told(where: str, cache: Path, tmp_path: Pa
     if "README.md" in where:
         name_in_card(drafter)
     cached(cache, "org/target", target_of(tmp_path / "files"))
-    sentence = f"which {where} names"
+    sentence = f"named by {where}"
     shown = call("inspect", "-v", drafter)
     assert shown.code == 0 and sentence in flat(shown.out) and "boundaries 2, 4, 5" in shown.out
     assert sentence in call("convert", "-v", drafter, "-o", tmp_path / "out").out
@@ -106,7 +106,7 @@ def test_one_that_does_not_fit_is_told_and_not_taken(
     cached(cache, "org/target", target_of(tmp_path / "files", **changes))
     found = eaglectl.inspect(str(drafter)).drafter
     assert found.target.depth is None and found.aux.boundaries is None
-    assert any(note.text.startswith("not taken: org/target") and why in note.text for note in found.notes)
+    assert any(note.text.startswith("not used: org/target") and why in note.text for note in found.notes)
     assert not found.notes_at("problem")
 
 
@@ -167,7 +167,7 @@ def test_a_local_path_is_taken_and_named(cache: Path, tmp_path: Path) -> None:
     target, out = target_of(tmp_path / "a target"), tmp_path / "out"
     drafter = drafter_folder(tmp_path, config={**UNSTATED, "target_model_name_or_path": str(target)})
     shown = call("inspect", drafter)
-    assert f"{target}, which target_model_name_or_path in config.json names" in flat(shown.out)
+    assert f"{target}, named by target_model_name_or_path in config.json" in flat(shown.out)
     assert call("convert", drafter, "-o", out).code == 0
     assert not any(str(tmp_path) in (out / name).read_text() for name in ("eaglectl.json", "README.md"))
 
@@ -180,8 +180,8 @@ def test_a_target_inside_of_the_checkpoint_is_never_taken(place: str, cache: Pat
     (tmp_path / "elsewhere").symlink_to(inside)
     name_in_card(drafter, str(inside) if place == "absolute" else place)
     made = call("inspect", "-v", drafter)
-    assert "lies in the checkpoint itself" in flat(made.out + made.err)
-    assert "names; --target takes another" not in flat(made.out)
+    assert "is part of the checkpoint" in flat(made.out + made.err)
+    assert "pass --target to use another" not in flat(made.out)
 
 
 def test_what_runs_the_target_asks_for_one(cache: Path, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_target_is_run_from_the_cache(named_pair: Path, tmp_path: Path) -> N
     options = ("--run-in", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
     report = call("smoke", named_pair, *options).document
     assert report["prompts"] == 1
-    assert any("which base_model in README.md names" in note for note in report["notes"])
+    assert any("named by base_model in README.md" in note for note in report["notes"])
 
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None
     out = tmp_path / "out"
     given = ("--to", "3.1", "--prompts", TINY / "gate.jsonl", "--tolerance", "0.5")
     done = call("convert", named_pair, *given, "-o", out)
-    assert done.code == 0 and "org/tiny" in done.out and "which base_model in README.md names" in done.out
+    assert done.code == 0 and "org/tiny" in done.out and "named by base_model in README.md" in done.out
     assert json.loads((out / "eaglectl.json").read_text())["target"] == "org/tiny"
 
 
@@ -264,7 +264,7 @@ def test_convert_fetches_a_config_that_it_needs_and_no_weights(hub: LoopbackHub,
     drafter = drafter_folder(tmp_path, config=UNSTATED)
     name_in_card(drafter)
     done = call("convert", drafter, "-o", tmp_path / "out")
-    assert done.code == 0 and "org/target on the Hub, which base_model in README.md names" in done.out
+    assert done.code == 0 and "org/target on the Hub, named by base_model in README.md" in done.out
     assert json.loads((tmp_path / "out/config.json").read_text())["eagle_config"]
     assert any("config.json" in request.path for request in hub.requests)
     assert not any("safetensors" in request.path for request in hub.requests)

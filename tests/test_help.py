@@ -30,8 +30,8 @@ def all_commands() -> dict[str, Any]:
         (("insect", "x"), "Did you mean 'inspect'"),
         (("inspect", "x", "--jsn"), "--json"),
         (("rules", "draft-vocb"), "draft-vocabulary-size"),
-        (("convert", "x", "my-target"), "(my-target); the target model is given by --target"),
-        (("smoke", "x", "my-target"), "(my-target); the target model is given by --target"),
+        (("convert", "x", "my-target"), "(my-target); pass the target model with --target"),
+        (("smoke", "x", "my-target"), "(my-target); pass the target model with --target"),
     ],
 )
 def test_a_word_that_is_wrong_gets_the_one_that_is_near(arguments: tuple[str, ...], hint: str) -> None:

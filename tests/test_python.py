@@ -249,7 +249,7 @@ def test_no_option_takes_a_value_of_another_kind(record: type[Options]) -> None:
 def test_what_runs_may_still_be_spelled_as_an_engine_and_is_not_named_twice(command: str) -> None:
     done = call(command, TINY, *["-o", "x"] * (command == "calibrate"), "--engine=tgi", "--target", TARGET)
     assert done.code == 2 and "--run-in tgi: " in done.err
-    assert "eaglectl: --engine is spelled --run-in now\n" in done.err
+    assert "eaglectl: --engine was renamed to --run-in\n" in done.err
     for words in (("--run-in=reference", "--engine", "vllm"), ("--engine=vllm", "--run-in", "vllm")):
         assert "contradict each other; leave --engine out" in refusal(2, command, TINY, *words)
 

@@ -397,4 +397,4 @@ def test_a_target_config_that_cannot_be_read_is_told(tmp_path: Path, content: st
 def test_a_target_file_that_is_no_config_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"num_hidden_layers": 8}')
     message = refusal(2, "inspect", drafter_folder(tmp_path), "--target", tmp_path / "other.json")
-    assert "give the target's folder, or its config.json" in message
+    assert "pass the target's folder, or its config.json" in message

@@ -211,12 +211,10 @@ WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
         "eaglectl/report/inspection.py",
         "eaglectl/run/diagnosis.py",
         "eaglectl/run/probes.py",
-        "eaglectl/target/choice.py",
     }
 )
 WITHOUT_VERBS: frozenset[str] = frozenset(
     {
-        "eaglectl/drafter/drafter.py",
         "eaglectl/judge/judgement.py",
         "eaglectl/judge/rule.py",
         "eaglectl/judge/rules/config.py",
@@ -228,7 +226,6 @@ WITHOUT_VERBS: frozenset[str] = frozenset(
         "eaglectl/report/inspection.py",
         "eaglectl/run/diagnosis.py",
         "eaglectl/run/probes.py",
-        "eaglectl/target/choice.py",
     }
 )
 

@@ -121,4 +121,4 @@ def test_a_file_beside_the_config_is_no_target(tmp_path: Path) -> None:
     other = target_of(tmp_path / "target") / "tokenizer.json"
     other.write_text("{}")
     done = call("inspect", drafter_folder(tmp_path), "--target", other)
-    assert done.code == 2 and f"{other}: give the target's folder, or its config.json" in done.err
+    assert done.code == 2 and f"{other}: pass the target's folder, or its config.json" in done.err

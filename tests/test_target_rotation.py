@@ -229,7 +229,7 @@ def test_a_target_of_no_rotation_is_refused(
         ),
         ({}, {"target_rotation": str(FIXTURES)}, "names no rotation"),
         ({}, {"target": None}, "pass --target with its weights"),
-        ({}, {"target_rotation": None, "trained_target": "nowhere"}, "is for --target-rotation"),
+        ({}, {"target_rotation": None, "trained_target": "nowhere"}, "needs --target-rotation"),
         (
             {"config": BOTH, "tensors": {**NORM, **INPUT_NORM}},
             {},

@@ -20,7 +20,7 @@ from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
 
 INTERRUPTED = 130
-# set by a shell that asks how a line goes on
+# set by a shell that requests completions of a line
 ASKED = "_EAGLECTL_COMPLETE"
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
@@ -33,24 +33,24 @@ COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 def main() -> None:
     """Run the command line of the process and exit."""
-    if ASKED not in os.environ:  # what a shell is answered has tabs, and goes to no terminal
+    if ASKED not in os.environ:  # completions have tabs, and the shell reads them
         guard_streams()
     quiet_packages(sys.argv[1:])
     sys.meta_path.insert(0, NumpyLimits())
     code = run(sys.argv[1:])
-    gc.freeze()  # what is left ends with the process: the last look for garbage was a fifth of `inspect`
+    gc.freeze()  # the process ends: a last garbage collection took a fifth of the time of `inspect`
     sys.exit(code)
 
 
 class NumpyLimits:
-    """Looks at the limits of the process when numpy is first imported; it finds no module.
+    """An import hook that checks the limits of the process when numpy is first imported; it finds no module.
 
-    Where memory does not suffice OpenBLAS, which numpy loads, ends the process with exit code 1, and where it
-    cannot start its threads, by SIGINT.
+    numpy loads OpenBLAS, which ends the process with exit code 1 if memory is short, and by SIGINT if it
+    cannot start its threads.
     """
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Let OpenBLAS have one thread where numpy is in a limit. Raises OSError without memory for it."""
+        """Let OpenBLAS have one thread if the process has limits. Raises OSError without memory for it."""
         if name != "numpy":
             return
         import mmap  # late: most commands have no use for it
@@ -78,7 +78,7 @@ def _can_start_threads() -> bool:
 
 
 def quiet_packages(arguments: list[str]) -> None:
-    """Show nothing of what other packages warn of, or all of it with -v; Python's own -W goes before."""
+    """Let other packages print warnings only with -v; Python's own -W takes precedence."""
     if sys.warnoptions:
         return
     CALLER.is_quiet = {"-v", "--verbose"}.isdisjoint(arguments)
@@ -108,7 +108,7 @@ def run(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     from eaglectl.cli.app import make_app  # loads typer
 
-    # None: a shell asks how a line goes on
+    # None: a shell requests completions
     command = None if ASKED in os.environ else _command(arguments)
     if "--show-completion" in arguments:
         from eaglectl.commands.completion import show_completion
@@ -133,13 +133,16 @@ def _current(arguments: list[str]) -> list[str]:
         raise UsageError(
             "--engine and --run-in contradict each other; leave --engine out", options=("--engine",)
         )
-    say("eaglectl: --engine is spelled --run-in now", sys.stderr)
+    say("eaglectl: --engine was renamed to --run-in", sys.stderr)
     return current
 
 
 def _print_end(what: str) -> None:
     removed = CALLER.remains or "nothing was left behind"
-    say(f"eaglectl: {what}; {removed if run_removals() else 'the next run removes what it left'}", sys.stderr)
+    say(
+        f"eaglectl: {what}; {removed if run_removals() else 'the next run removes temporary files'}",
+        sys.stderr,
+    )
 
 
 def common_first(arguments: list[str]) -> list[str]:
@@ -157,16 +160,16 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
         from eaglectl.commands.arguments import print_json
         from eaglectl.report.documents import error_document
 
-        with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
+        with contextlib.suppress(UnreadableError):  # stdout cannot be written; the message is on stderr
             print_json(error_document(error))
 
 
 def _failed(error: BaseException, arguments: list[str]) -> int:
-    """Say why a command ended; return its exit code. What is no Exception and no answer is raised."""
+    """Print why a command ended, and return its exit code. Other BaseExceptions are raised again."""
     refusal = error if isinstance(error, EaglectlError) else input_error(error)
     if refusal is not None:
         _print_error(refusal, arguments)
-        if isinstance(error, OSError):  # it may be stdout's, which is flushed once more at exit
+        if isinstance(error, OSError):  # it may be stdout's, which is flushed again at exit
             discard(sys.stdout)
         say(f"eaglectl: {refusal}", sys.stderr)
         return refusal.exit_code
@@ -184,7 +187,7 @@ def _failed(error: BaseException, arguments: list[str]) -> int:
 
 def _print_usage(error: Any, arguments: list[str]) -> None:
     message = error.format_message()
-    if type(error).__name__ != "NoArgsIsHelpError":  # whose message is our own help
+    if type(error).__name__ != "NoArgsIsHelpError":  # its message is our own help
         _print_error(UsageError(message), arguments)
         error.message, text = printable(str(error.message)), io.StringIO()
         error.show(file=text)

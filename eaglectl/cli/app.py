@@ -1,7 +1,7 @@
 """The application: its common options, its commands in the order of `--help`, and that help.
 
-The function of a command has records of options; typer is given the options that their fields declare. What
-a command line leaves out may be in the nearest eaglectl.toml: its [defaults], and its engines.
+The function of a command has records of options; typer gets the options that their fields declare. The
+nearest eaglectl.toml can set defaults ([defaults], and its engines).
 """
 
 import inspect
@@ -30,7 +30,7 @@ from eaglectl.text import printable
 if TYPE_CHECKING:
     from eaglectl.judge.rule import Policy
 
-# what the Hub's client, transformers and child processes read
+# read by the Hub's client, transformers and child processes
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 # what --help shows for a number
 VALUES = {int: "N", float: "X"}
@@ -45,7 +45,7 @@ COMMON = "Common options: -q/--quiet, -v/--verbose, --no-color, --offline (see e
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
 READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
-# parameters of options that name what others made
+# parameters of options whose value is a file or repository of somebody else
 GIVEN = frozenset(
     [
         "target",
@@ -61,7 +61,7 @@ GIVEN = frozenset(
     ]
 )
 WITH_ENGINES = ("inspect", "convert")
-# the options that the keys of [defaults] stand for, by parameter
+# the option of each key of [defaults], by parameter
 OPTIONS = {
     "target": "--target",
     "aux_layers": "--aux-layers",
@@ -70,7 +70,7 @@ OPTIONS = {
     "assume": "--assume-defaults",
     "engines": "--engine",
 }
-# parameters from a policy that are named on stderr without -v
+# defaults of a policy that are printed on stderr without -v
 ALWAYS_SHOWN = ("target", "assume")
 
 
@@ -150,7 +150,7 @@ class GroupedCommand(TyperCommand):
                 title = "Arguments"
             elif _place(parameter, common) < len(common) or parameter.name == "help":
                 title = "Options"
-            name = re.sub(r" <[^>]*>$", "", record[0])  # types of texts say nothing
+            name = re.sub(r" <[^>]*>$", "", record[0])  # the type of a text
             sections.setdefault(title, []).append((name, record[1]))
         return {title: rows for title, rows in sections.items() if rows}
 
@@ -175,10 +175,10 @@ class GroupedCommand(TyperCommand):
                 formatter.write(textwrap.indent(" \\\n  ".join(parts), "  ") + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
-        which takes longer than typer.
+        """Parse the arguments and keep values as texts, which the options records convert.
 
-        An argument too many is answered with the option that it may be meant for.
+        typer's own types would load pydantic. The error for an extra argument names the option that may be
+        meant.
         """
         values, rest, order = self.make_parser(ctx).parse_args(args=list(args))
         _check_engine(ctx, order)
@@ -191,22 +191,22 @@ class GroupedCommand(TyperCommand):
         for parameter in sorted(parameters, key=lambda option: not option.is_eager):
             value, source = parameter.consume_value(ctx, values)
             if isinstance(value, bool) or (value in (None, (), []) and parameter.required):
-                parameter.handle_parse_result(ctx, values, rest)  # it acts, or it is missing
+                parameter.handle_parse_result(ctx, values, rest)  # runs its callback, or reports it missing
             elif parameter.expose_value:
                 ctx.set_parameter_source(parameter.name, source)
                 ctx.params[parameter.name] = () if value is None and parameter.multiple else value
         if rest and not ctx.resilient_parsing:
             has_target = any("--target" in option.opts for option in parameters)
-            hint = "; the target model is given by --target" if has_target else ""
+            hint = "; pass the target model with --target" if has_target else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
         ctx.args = rest
         return rest
 
 
 def _check_engine(ctx: Any, order: Sequence[Any]) -> None:
-    # of other options the last one counts, as everywhere
+    # for other options the last one counts, as usual
     if len([option for option in order if "--engine" in option.opts and not option.multiple]) > 1:
-        ctx.fail(f"--engine is given more than once, and {ctx.command.name} takes one")
+        ctx.fail(f"{ctx.command.name} takes one --engine; leave the others out")
 
 
 def _place(parameter: Any, common: Sequence[str]) -> int:
@@ -223,9 +223,9 @@ def command_defaults(
 ) -> Mapping[str, Any]:
     """Return the defaults of a command's parameters, from the file `policy` if given, else the nearest one.
 
-    A target and `assume` are named on stderr, as they decide what is judged and taken for trained; the others
-    if `is_verbose`. A file inside one of the command's `arguments` does not count. Raises UsageError for a
-    file that is not as it should be.
+    A target and `assume` are printed on stderr, as they decide what is judged and assumed; the others if
+    `is_verbose`. A file inside one of the command's `arguments` does not count. Raises UsageError for an
+    invalid file.
     """
     here = current_folder()
     places = (folder / name for folder in (here, *here.parents) for name in FILES)
@@ -241,7 +241,7 @@ def command_defaults(
     file = find_policy(policy, judged=judged)
     values = {} if file is None else _parameters(file, command, is_verbose=is_verbose)
     if policy is None and (ignored := ignored_file(judged)):
-        say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
+        say(f"ignoring {ignored}: it is part of a checkpoint or a download", sys.stderr)
     return values
 
 
@@ -263,7 +263,7 @@ def _parameters(file: "Policy", command: str, *, is_verbose: bool) -> dict[str, 
         for text in (value if isinstance(value, list) else [value])
     ]
     if words:
-        say(f"{file.origin} gives {' '.join(words)}, where the command line says nothing else", sys.stderr)
+        say(f"defaults from {file.origin}: {' '.join(words)}", sys.stderr)
     return values
 
 
@@ -284,7 +284,7 @@ def make_app(name: str | None) -> typer.Typer:
         rich_markup_mode=None,
     )
     if name is None:
-        get_completion_inspect_parameters()  # registers how typer answers each shell
+        get_completion_inspect_parameters()  # registers typer's completion of each shell
     app.callback()(common)
     for command_name, command in COMMANDS.items():
         if name != command_name and name in COMMANDS:
@@ -301,7 +301,7 @@ def make_app(name: str | None) -> typer.Typer:
 
 
 def print_help(context: typer.Context, parameter: typer.CallbackParam, is_asked: bool) -> None:
-    """Print the help of a command where it is asked for, and end it."""
+    """Print the help of a command if it is requested, and exit."""
     if is_asked:
         context.meta[HELP_ALL] = HELP_ALL in parameter.opts
         for line in context.get_help().splitlines():
@@ -345,7 +345,7 @@ def common(
         before = {name: os.environ[name] for name in OFFLINE if name in os.environ}
         os.environ.update(OFFLINE)
         context.call_on_close(lambda: _restore(before))
-    current_folder()  # what was removed has neither files nor parents: it is told once, here
+    current_folder()  # raises if the folder was removed
 
 
 def _restore(before: dict[str, str]) -> None:
@@ -362,7 +362,7 @@ HelpAll = Annotated[
 def _command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function for typer, with each options record among its parameters replaced by its options.
 
-    `diff_command(context, options: DiffOptions)` is given `--target`, `--headers-only` and the others.
+    `diff_command(context, options: DiffOptions)` gets `--target`, `--headers-only` and the others.
     """
     records: dict[str, type[Options]] = {}
     options: dict[str, Field] = {}
@@ -405,7 +405,7 @@ def _parameter(field: Field) -> inspect.Parameter:
     option = field.option
     kind: Any = list[str] if field.is_list else str
     default: Any = False if field.is_inverted else None
-    if field.record is not None:  # its flag says whether there is one
+    if field.record is not None:  # a flag for a record: with or without it
         kind, default = bool, True
     elif field.kind in (bool, int, float, str):
         kind, default = field.kind, field.shown_default if default is None else default

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 
 class Command(Struct, frozen=True):
-    """A command: what `--help` says of it in a line, and the arguments of its examples.
+    """A command: its line in `--help`, and the arguments of its examples.
 
-    In examples `my-drafter`, `my-target` and `old-drafter` stand for folders. `common` are the options of
-    `--help`, in that order; the others are behind `--help-all`. None named: all are of `--help`.
+    In examples `my-drafter`, `my-target` and `old-drafter` are folders. `common` are the options that
+    `--help` shows, in that order; `--help-all` shows the others too. Without any, `--help` shows all.
     """
 
     summary: str

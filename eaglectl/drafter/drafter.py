@@ -1,4 +1,4 @@
-"""The canonical drafter: what a checkpoint is, independent of who wrote it."""
+"""The canonical drafter: a checkpoint's contents, independent of its producer."""
 
 import ast
 import operator
@@ -24,9 +24,9 @@ DEEPEST = 4096  # no target has more layers; ids in a config may be of any size
 
 
 class DefaultLayers(Struct, frozen=True):
-    """Boundaries of a target of any depth; `text` is a tuple of terms in n of whole numbers, +, - and //.
+    """Default boundaries for a target of depth n; `text` is a tuple of terms in n, with +, - and //.
 
-    Raises ValueError where the text is nothing of that kind.
+    Raises ValueError for any other text.
     """
 
     text: str
@@ -96,7 +96,7 @@ def _evaluate_term(node: ast.expr, depth: int) -> int:
     raise ValueError(f"{ast.unparse(node)}: a default layer is made of n, whole numbers, +, - and //")
 
 
-# what every known trainer takes where its recipe names no layers (SafeAILab modeling_llama_kv.py:1138)
+# every known trainer's default if a recipe names no layers (SafeAILab modeling_llama_kv.py:1138)
 TRAINING_DEFAULT = DefaultLayers("(2, n//2, n-3)")
 
 
@@ -104,12 +104,12 @@ Convention = Literal["boundary", "output"]
 
 
 class AuxLayers(Struct, frozen=True):
-    """What is known of a drafter's aux layers.
+    """A drafter's aux layers, as far as they are known.
 
-    `boundaries` is None where it cannot be known without the target's depth (`is_default`) or without
-    asking the user. `how` says in words what the knowledge rests on, `recorded` what eaglectl.json states
-    of it. `order` is set where the file lists its ids unsorted or repeated: it maps each sorted, distinct
-    boundary to the places it had in the file, which is how `fc` is laid out.
+    `boundaries` is None if they depend on the target's unknown depth (`is_default`) or on the user's answer.
+    `how` is the evidence in words, `recorded` that of eaglectl.json. `order` is set if the file lists its ids
+    unsorted or repeated: for each sorted, distinct boundary it has the places in the file, which are the
+    blocks of `fc`.
     """
 
     count: int
@@ -166,7 +166,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 QWEN3_FULL = 28  # layers without a window where Qwen3's config states no max_window_layers
 
 
-# what notes and answers are about, their topics, and what they say, where layer 0 norms the state twice
+# subject, topics and texts of the notes on a layer 0 that norms the state twice
 HIDDEN_NORM, DOUBLE_NORM, JOINED_NORMS = "hidden_norm", "double-norm", "joined-norms"
 TWICE = (
     "trained with the hidden state normed twice (input_layernorm, then hidden_norm), and engines norm it once"
@@ -175,7 +175,7 @@ ONE_NORM = ". `eaglectl convert SOURCE` writes one norm in the place of both"
 
 
 class Feature(StrEnum):
-    """What a drafter may have beyond plain EAGLE-3; layouts and engine releases state which they express."""
+    """A feature beyond plain EAGLE-3; layouts and engine releases list the features that they support."""
 
     MLA = "MLA attention"
     QK_NORM = "q/k norms"
@@ -197,7 +197,7 @@ class Feature(StrEnum):
     REDUCED_VOCABULARY = "a reduced draft vocabulary"
 
 
-# what a bias is of, by what stands in its name
+# the feature of a bias, by a part of its name
 BIASES = {"fc.bias": Feature.FC_BIAS, ".mlp.": Feature.MLP_BIAS, "o_proj": Feature.OUTPUT_BIAS}
 
 
@@ -208,9 +208,9 @@ def bias_feature(name: str) -> Feature | None:
 
 
 class Choice(Struct, frozen=True, omit_defaults=True):
-    """One answer to a question: the option and the value that give it, and what they mean.
+    """One answer to a question: an option, its value, and the meaning.
 
-    `is_usual`: the producer's default, which --assume-defaults writes. `is_free`: only the user can complete
+    `is_usual`: the producer's default, which --assume-defaults chooses. `is_free`: only the user can complete
     it; `value` has a placeholder or is empty.
     """
 
@@ -230,13 +230,13 @@ class Choice(Struct, frozen=True, omit_defaults=True):
 
 
 class Note(Struct, frozen=True):
-    """Something a reader of the checkpoint should know: why, and in `advice` what to do about it.
+    """A remark of the reader on a checkpoint: the reason, and in `advice` the next step.
 
-    A question needs an answer that only the user has before a conversion; a problem forbids one. `topic`
-    names the rule of `eaglectl validate` that it is a case of; a note needs none. `producer`: whose files
-    have this doubt, which stays with the drafter through conversions. `is_open`: no engine is known to
-    serve the drafter as trained while it stands. `choices` are the answers to a question (see `question`).
-    `remedies` are the options that take a problem out, each with its value where that is known.
+    A question needs the user's answer before a conversion; a problem forbids one. `topic` names the rule of
+    `eaglectl validate` that covers it; a note needs none. `producer`: its files have this doubt, which stays
+    with the drafter through conversions. `is_open`: until it is settled, no engine is known to serve the
+    drafter as trained. `choices` are the answers to a question (see `question`). `remedies` are the options
+    that solve a problem, each with its value if that is known.
     """
 
     level: Level
@@ -257,27 +257,27 @@ class Note(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What it is about, whatever its words are."""
+        """An identifier that does not depend on the wording."""
         return f"{self.topic}:{self.about}"
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that take a problem out or answer a question, those of choices without values."""
+        """The options that solve a problem or answer a question; answers are listed without values."""
         choices = self.choices if self.level == "question" else ()
         return (*self.remedies, *dict.fromkeys(choice.option for choice in choices))
 
     @property
     def whole_choices(self) -> list[Choice]:
-        """The choices that need nothing of the user, the usual one first."""
+        """The choices with complete values, the usual one first."""
         return sorted((choice for choice in self.choices if not choice.is_free), key=lambda c: not c.is_usual)
 
     def completed(self, complete: Callable[[str], str]) -> "Note":
-        """The note with whole commands in its text (formats/commands.py)."""
+        """Return the note with whole commands in its text (formats/commands.py)."""
         return replace(self, why=complete(self.why), advice=complete(self.advice))
 
     @property
     def reason(self) -> str:
-        """Why, for a verdict beside which the note stands; of a question the whole text."""
+        """The text for a verdict beside which the note is listed: without advice, unless it is a question."""
         return self.text if self.level == "question" else self.why
 
 
@@ -287,12 +287,12 @@ def are_stated(keys: Collection[str], notes: Sequence[Note]) -> bool:
 
 
 def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:
-    """The note that asks for what the file leaves open: why, and every option that answers it."""
+    """Return the question on what the file leaves open, with every option that answers it."""
     return Note("question", about, why, topic, choices=tuple(choices))
 
 
 def options(choices: Sequence[Choice]) -> str:
-    """The choices as a sentence lists them, an option's name once: --x a (meaning) or b, or --y c."""
+    """Return the choices as a list in words, with each option's name once: --x a (meaning) or b, or --y c."""
     texts: dict[str, list[str]] = {}
     for choice in choices:
         meaning = f" {choice.meaning}" if choice.is_free else f" ({choice.meaning})"
@@ -303,11 +303,11 @@ def options(choices: Sequence[Choice]) -> str:
 
 
 class Settlement(Struct, frozen=True, omit_defaults=True):
-    """How a fact that the file leaves open was settled: the answer, who gave it, and what speaks for it.
+    """How a fact that the file leaves open was settled: the answer, its origin, and the evidence.
 
     `about`, `topic` and `question` are those of the question. `choices` are the answers that would replace an
     assumption. `fact` is the value in the written drafter. "published" means that the file is read as its
-    authors' engine read it; what was trained stays open.
+    authors' engine read it; the training stays an open question.
     """
 
     answer: Choice
@@ -321,7 +321,7 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
 
 
 class Norms(Struct, frozen=True):
-    """The switches in which EAGLE-3 variants differ; None: the user must decide.
+    """The norm switches of EAGLE-3 variants; None: the user must decide.
 
     `hidden_twice`: the first layer norms the state by input_layernorm and then by hidden_norm.
     """
@@ -372,7 +372,7 @@ class Rope(Struct, frozen=True):
 
     @property
     def positions(self) -> int | None:
-        """The positions that a scaling extends its original ones to; None where it does not say."""
+        """The number of positions after scaling; None if the scaling does not state it."""
         match self.scaling:
             case {
                 "rope_type": "yarn" | "llama3" | "longrope",
@@ -398,7 +398,7 @@ class Rope(Struct, frozen=True):
         if not all(map(isfinite, factors)):
             raise RefusedError(
                 f"config.json: rope_scaling's factor {factor:g}, mscale and mscale_all_dim {all_dim:g} give"
-                " no finite scale; write them as they were trained",
+                " no finite scale; restore the values of the training",
                 topic="rope-values",
             )
         return factors
@@ -406,7 +406,7 @@ class Rope(Struct, frozen=True):
 
 # larger numbers are no scale of any rope, and overflow
 LARGEST_SCALE = 1e100
-MOST_POSITIONS = 2**31  # of which engines make no table
+MOST_POSITIONS = 2**31  # engines cannot make a table of as many
 
 
 def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
@@ -427,17 +427,17 @@ def yarn_scale(factor: float, share: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
-# stands behind the path of a target that was not looked for
+# follows the path of a target that the user gave
 GIVEN = "given by --target"
 
 
 class Target(Struct, frozen=True):
-    """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
+    """The target model, as far as it is known. `repo` is its Hub repository.
 
     `model_type` is the language model's, `outer_type` that of a multimodal config around it; `architectures`
-    are the classes that its config names. `rope` is the target's rotary embedding, if a drafter could have
-    the same one. `origin` states how the target was found, if the user did not name it. `changes` are
-    modifications after a drafter could be trained on it; `is_quantised`: quantisation is among them.
+    are the classes in its config. `rope` is the target's rotary embedding, if a drafter could have the same
+    one. `origin` states how the target was found, if the user did not name it. `changes` are modifications
+    that can be later than the drafter's training; `is_quantised`: quantisation is among them.
     """
 
     name: str | None = None
@@ -455,12 +455,12 @@ class Target(Struct, frozen=True):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The model types and classes by which engines may know the target."""
+        """The model types and classes by which engines identify the target."""
         return tuple(filter(None, (self.model_type, self.outer_type, *self.architectures)))
 
 
 class Drafter(Struct, frozen=True):
-    """One drafter. `settings` are values that every layout states, `carried` all other config keys.
+    """A drafter. `settings` are values that every layout states, `carried` all other config keys.
 
     `settled`: how open facts were settled. `rotation` is the entry of eaglectl.json on fc's rotation, for a
     target with a rotated residual stream. `publication` names the published drafter in these files, if they
@@ -523,9 +523,9 @@ class Drafter(Struct, frozen=True):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The number of tokens that each layer attends to, its own included; 0 for all before it.
+        """The window of each layer: the number of tokens that it attends to, its own included; 0 for none.
 
-        Raises RefusedError where that is no number.
+        Raises RefusedError if that is no number.
         """
         kinds, layers = self.carried.get("layer_types"), range(self.dims.layers)
         if Feature.SLIDING_WINDOW not in self.features():
@@ -537,7 +537,7 @@ class Drafter(Struct, frozen=True):
         check(
             (
                 type(window) is not int or window < 1,
-                f"sliding_window is {window!r}, which is no number of tokens; correct config.json",
+                f"sliding_window is {window!r}, and a number of tokens was expected; correct config.json",
             ),
             error=RefusedError,
         )

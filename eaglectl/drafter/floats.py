@@ -29,8 +29,8 @@ def encode(values: Array, dtype: str, name: str) -> bytes:
         result = _to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
     if not bool(np.isfinite(values).all() and np.isfinite(_as_floats(result, dtype)).all()):
         raise RefusedError(
-            f"{name} would have values up to {float(np.abs(values).max()):g}, which {dtype} cannot hold; see"
-            " that its inputs are finite, and leave --dtype out or choose BF16",
+            f"{name} would have values up to {float(np.abs(values).max()):g}, which {dtype} cannot hold;"
+            " check that its inputs are finite, and leave --dtype out or choose BF16",
             options=("--dtype",),
         )
     return result.tobytes()

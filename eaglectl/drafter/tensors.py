@@ -309,25 +309,25 @@ Ids = tuple[int, ...]
 # codes of struct
 _INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "B"}
 _OTHERS = {"U64": "Q", "U32": "I", "U16": "H", "F64": "d", "F32": "f", "F16": "e"}
-# what is no number, or too large for int64, is far outside of every vocabulary
+# stands for NaN and numbers too large for int64: far outside of every vocabulary
 _LIMIT = 2**62
-# readings that make one table of the other (--fix-reading)
+# readings that compute one table from the other (--fix-reading)
 FROM_T2D, FROM_D2T = "d2t=from-t2d", "t2d=from-d2t"
 BOTH_WHOLE = (
-    "d2t and t2d are both whole and name other tokens, and lm_head was trained with one of them; pass"
-    f" --fix-reading {FROM_T2D} or --fix-reading {FROM_D2T}; diagnose measures which of them"
+    "d2t and t2d are both intact and name different tokens, and lm_head was trained with one of them; pass"
+    f" --fix-reading {FROM_T2D} or --fix-reading {FROM_D2T}; `diagnose` measures which"
 )
 ABSOLUTE = "d2t holds absolute ids"
 BOTH_FIT = (
-    "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset"
+    "d2t may hold offsets or absolute ids: both fit and there is no t2d; pass --source-semantics d2t=offset"
     " or d2t=absolute"
 )
 
 
 class DraftVocabulary(Struct, frozen=True):
-    """Target token of each draft token, [draft_vocab], and how that was found out.
+    """Target token of each draft token, [draft_vocab], and the evidence.
 
-    `form` is what d2t holds, or what was done; `is_confirmed`: t2d says the same.
+    `form` states what d2t holds, or how the map was made; `is_confirmed`: t2d agrees.
     """
 
     targets: Ids
@@ -434,7 +434,7 @@ def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVoc
         (
             len(targets) != draft_vocab or not _is_valid(targets, vocab),
             f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below"
-            f" {vocab} were needed",
+            f" {vocab} were expected",
         ),
         error=RefusedError,
     )
@@ -463,7 +463,7 @@ def read_vocabulary(
     readings = _fitting_readings(d2t, used, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
     if not fits:
-        text = f"d2t does not fit as --source-semantics d2t={answer} says; leave it out"
+        text = f"d2t does not fit --source-semantics d2t={answer}; leave the option out"
         if not readings:
             states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
             text = (
@@ -584,7 +584,7 @@ def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
 
 
 def _fitting_readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
-    # the meanings of d2t that give a valid draft vocabulary, that of t2d if there is one
+    # the meanings of d2t that give a valid draft vocabulary, equal to t2d's if there is one
     return {
         kind: targets
         for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))

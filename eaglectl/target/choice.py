@@ -1,4 +1,4 @@
-"""The target of a drafter: the one given, else what the checkpoint itself names, if it is here."""
+"""The target of a drafter: the user's, otherwise the one that the checkpoint names, if it is here."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -39,12 +39,12 @@ KEYS = tuple(dict.fromkeys(format.target_key for format in FORMATS if format.tar
 MAX_CARD = 4 * MIB
 NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
 GENERATION = "generation_config.json"
-# seconds; the system's clocks take no more than 24 days at once
+# seconds; system calls accept at most 24 days
 LONGEST = 1_000_000
 ADAPTED = (
-    "the target has a LoRA adapter beside it (adapter_config.json): engines run the drafter unadapted; in"
-    " sglang 34337 (NEXTN, DFLASH, DSPARK) acceptance stayed within 9 % for adapters that change little, and"
-    " fell far for those that shift what is said; measure with the adapter"
+    "the target has a LoRA adapter beside it (adapter_config.json), and engines run the drafter without it;"
+    " in sglang 34337 (NEXTN, DFLASH, DSPARK) acceptance stayed within 9 % for adapters that change little,"
+    " and fell far for those that change the answers; measure with the adapter"
 )
 
 
@@ -57,16 +57,16 @@ class TargetFolder(FolderSource, frozen=True, dict=True):
         return super().read(CONFIG)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file."""
+        """Read bytes [start, stop) of a file."""
         return self.config[start:stop] if name == CONFIG else super().read(name, start, stop)
 
 
 class TargetChoice(Struct, frozen=True, dict=True):
-    """The target that a command takes: none was given where it has no `place`. Its files are read once.
+    """The target of a command; without a `place` there is none. Its files are read once.
 
-    `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's
-    cache. `how` states where a target that was not given comes from, `named` only that; `missing` why there
-    is none.
+    `text` is the value of --target, `place` what is opened: the same, or a folder of the Hub client's cache.
+    For a target that the checkpoint names, `named` states its place and `how` adds how to choose another.
+    `missing` is the reason if there is none.
     """
 
     text: str | None = None
@@ -85,7 +85,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
             check(
                 (
                     path.name != CONFIG,
-                    f"--target {place}: give the target's folder, or its config.json",
+                    f"--target {place}: pass the target's folder, or its config.json",
                     ("--target",),
                 )
             )
@@ -108,7 +108,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
         return None if place is None else TargetFolder(Path(place))
 
     def known(self, name: str | None = None) -> Target:
-        """What its config.json states, with how it was found. Raises UnreadableError."""
+        """Return what its config.json states, with how it was found. Raises UnreadableError."""
         if self.source is None or self.config is None:
             return Target(name, origin=self.how)
         target, label = read_target(self.config, name), self.source.label
@@ -127,7 +127,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
 
     @property
     def here(self) -> "TargetChoice":
-        """The same in the folder of its weights; none is given where these are not here."""
+        """This target in the folder of its weights; no target if these are not on this machine."""
         root = None if self.weights is None else self.weights.root
         return self if root == self.folder else as_target(root)
 
@@ -137,9 +137,9 @@ class TargetChoice(Struct, frozen=True, dict=True):
         return Path(str(self.place))
 
     def on_disk(self, verb: str = "", *, has_weights: bool = True) -> "TargetChoice":
-        """The same on this machine: a Hub repository is downloaded into the Hub client's cache.
+        """Return this target on this machine; download a Hub repository into the Hub client's cache.
 
-        Raises UnreadableError where `verb` runs it and it is no folder.
+        Raises UnreadableError if `verb` runs the target and it is no folder.
         """
         place = self.place and on_disk(self.place, has_weights=has_weights)
         check(
@@ -154,12 +154,12 @@ class TargetChoice(Struct, frozen=True, dict=True):
 
 
 def as_target(target: "StrPath | TargetChoice | None") -> TargetChoice:
-    """The target that a user gave a command or a function; it has no place for None."""
+    """Return the user's target as a TargetChoice; None becomes one without a place."""
     text = target if isinstance(target, TargetChoice) else path_text(target)
     return text if isinstance(text, TargetChoice) else TargetChoice(text, text)
 
 
-# of the commands that read no more of it than its config
+# the option of commands that read only the target's config
 TARGET = replace(ANY_TARGET, read=as_target)
 
 
@@ -172,11 +172,11 @@ def choose_target(
     needs_weights: bool = False,
     may_fetch: bool = False,
 ) -> TargetChoice:
-    """The target that was given, else the first that the checkpoint names and that is here, if it fits.
+    """Return the given target, otherwise the first one named in the checkpoint that is here, if it fits.
 
-    A folder with a config.json, or a repository in the Hub client's cache; `needs_weights`: with its
-    weights. `may_fetch`: a repository's config.json may come from the Hub. Weights are never downloaded.
-    `read` returns the headers of the checkpoint.
+    That is a folder with a config.json, or a repository in the Hub client's cache; with its weights if
+    `needs_weights`. `may_fetch`: download a repository's config.json. Weights are never downloaded. `read`
+    returns the headers of the checkpoint.
     """
     if given.place is not None:
         return given
@@ -195,81 +195,81 @@ def named_choices(
     may_fetch: bool = False,
     others: Mapping[str, str] | None = None,
 ) -> Iterator[TargetChoice]:
-    """Each target that the checkpoint names, looked for as in `choose_target`; no place if it is not here.
+    """Yield the targets that the checkpoint names, searched as in `choose_target`; no place if absent.
 
     `others` are targets that are named elsewhere: name -> where.
     """
     for text, where in {**named_targets(source), **(others or {})}.items():
-        place, found, why = None, "", "that is no folder with a config.json here"
+        place, where_found, why = None, "", "there is no such folder with a config.json here"
         if is_repo_name(text):
             what = "its weights are" if needs_weights else "it is"
             why = f"{what} neither in a folder of that name nor in the Hub client's cache"
         if _is_within(text, source):
-            why = "that lies in the checkpoint itself, or came with it, and its target is another model"
+            why = "that is part of the checkpoint or of its download, and cannot be its target"
         elif (place := _place(text, needs_weights=needs_weights)) is not None:
-            found = "" if place == text else f" ({place})"
+            where_found = "" if place == text else f" ({place})"
         elif may_fetch and not needs_weights and is_repo_name(text):
             if error := _fetch_error(text):
-                why = f"{why}, nor can its config.json be read from the Hub: {error}"
+                why = f"{why}, and its config.json cannot be read from the Hub: {error}"
             else:
-                place, found = text, " on the Hub"
+                place, where_found = text, " on the Hub"
         if place is None:
             yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
         else:
-            named = f"{text}{found}, which {where} names"
-            yield TargetChoice(text, place, f"{named}; --target takes another", named=named)
+            named = f"{text}{where_found}, named by {where}"
+            yield TargetChoice(text, place, f"{named}; pass --target to use another", named=named)
 
 
 def _fitting(choice: TargetChoice, answers: Answers, read: Callable[[], Checkpoint]) -> TargetChoice:
-    """The choice, without a target that the checkpoint names and that does not fit it."""
+    """Return the choice; without a place if the target does not fit the checkpoint."""
     try:
         notes = read_drafter(read(), answers, choice.known()).notes
     except EaglectlError:
-        return choice  # what is wrong is reported by who reads it next
+        return choice  # the next reader reports the error
     unfitting = [note.text for note in notes if note.topic.startswith("target-")]
     reasons = ["it is a drafter itself"] if drafter_mark(choice.config) else unfitting
-    how = f"not taken: {choice.named}; {'; '.join(reasons)}"
-    unfit = TargetChoice(how=how, missing=f"{choice.named} does not fit it")
+    how = f"not used: {choice.named}; {'; '.join(reasons)}"
+    unfit = TargetChoice(how=how, missing=f"{choice.named}, does not fit")
     return unfit if reasons else choice
 
 
 def named_targets(source: Source) -> Mapping[str, str]:
-    """The names of a target in a checkpoint's files, each with where it stands."""
+    """Return the names of a target in a checkpoint's files: name -> where it stands."""
     try:
         config = read_config(source)
     except EaglectlError:
         return {}
-    stated = [(at(config, key), f"{key} in {CONFIG}") for key in KEYS]
+    statements = [(at(config, key), f"{key} in {CONFIG}") for key in KEYS]
     with suppress(EaglectlError):
-        stated.append((at(parse_json(RECORD, _small_file(source, RECORD)), "target"), RECORD))
+        statements.append((at(parse_json(RECORD, _small_file(source, RECORD)), "target"), RECORD))
     if len(bases := base_models(source)) == 1:
-        stated.append((bases[0], f"base_model in {CARD}"))
+        statements.append((bases[0], f"base_model in {CARD}"))
     names: dict[str, str] = {}
-    for text, where in stated:
+    for text, where in statements:
         if isinstance(text, str) and text.strip() and text.isprintable():
             names.setdefault(text, where)
     return names
 
 
 def target_names(target: TargetChoice, drafter: Source | None = None) -> dict[str, str]:
-    """The names that a target may have among others' figures, each with where it is from, surest first.
+    """Return the names under which published lengths may list a target: name -> its source, surest first.
 
-    Its repository, _name_or_path of its config.json, what the drafter's files name, and its folder's name.
+    Its repository, _name_or_path of its config.json, the name in the drafter's files, and its folder's name.
     """
     if (source := target.source) is None:
         return {}
-    stated = {str((target.config or {}).get("_name_or_path")): f"_name_or_path in its {CONFIG}"}
+    statements = {str((target.config or {}).get("_name_or_path")): f"_name_or_path in its {CONFIG}"}
     for name, where in named_targets(drafter).items() if drafter is not None else ():
-        stated.setdefault(name, f"{where} of the drafter")
-    names = {name: where for name, where in stated.items() if is_repo_name(name)}
+        statements.setdefault(name, f"{where} of the drafter")
+    names = {name: where for name, where in statements.items() if is_repo_name(name)}
     if "/" not in source.label:
         return {**names, source.label: "its folder's name"}
-    own = {source.label: "its repository"}
-    return own | names | own
+    repository = {source.label: "its repository"}
+    return repository | names | repository
 
 
 def base_models(source: Source) -> list[str]:
-    """What base_model in the card's front matter names."""
+    """Return base_model of the card's front matter."""
     return front_matter(_small_file(source, CARD).decode("utf-8", "replace")).get("base_model", [])
 
 
@@ -283,19 +283,19 @@ def _small_file(source: Source, name: str) -> bytes:
 def _is_within(text: str, source: Source) -> bool:
     if not isinstance(source, FolderSource) or not os.path.lexists(text):
         return False
-    # realpath does not raise for a link to itself
-    own, places = (
+    # whether a path is in the checkpoint or its download; realpath does not raise for a link to itself
+    roots, places = (
         {Path(os.path.abspath(path)), Path(os.path.realpath(path))}  # noqa: PTH100
         for path in (source.root, text)
     )
-    around = [folder for root in own for folder in root.parents if is_foreign(folder)]
-    return any(place.is_relative_to(root) for root in (*own, *around) for place in places)
+    around = [folder for root in roots for folder in root.parents if is_foreign(folder)]
+    return any(place.is_relative_to(root) for root in (*roots, *around) for place in places)
 
 
 def _place(text: str, *, needs_weights: bool = False) -> str | None:
-    """The folder with a config.json that `text` names, else a repository's in the Hub client's cache.
+    """Return the folder with a config.json that `text` names, else that of a repository in the Hub's cache.
 
-    A relative path may not lead upwards. `needs_weights`: with its weights.
+    None if there is none, or for a path with "..". `needs_weights`: with its weights.
     """
     source, place = None, text
     if os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
@@ -333,9 +333,9 @@ def _fetch_error(text: str) -> str:
 def runnable_target(
     source: str, given: TargetChoice, answers: Answers, verb: str, *, needs_weights: bool = True
 ) -> TargetChoice:
-    """The target that a command runs: the one given, else the one that the checkpoint names.
+    """Return the target that a command runs: the given one, otherwise the one that the checkpoint names.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     is_given = given.place is not None
     choice = given if is_given else named_target(source, answers, needs_weights=needs_weights)
@@ -350,7 +350,7 @@ def runnable_target(
 
 
 def named_target(source: str, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
-    """The target that a checkpoint names, where it is here and fits it."""
+    """Return the target that a checkpoint names, if it is here and fits."""
     original = open_folder(source)
     return choose_target(
         original, TargetChoice(), answers, lambda: read_checkpoint(original), needs_weights=needs_weights
@@ -359,7 +359,7 @@ def named_target(source: str, answers: Answers, *, needs_weights: bool = False) 
 
 @contextmanager
 def asking_for(choice: TargetChoice) -> Iterator[None]:
-    """Usage errors that ask for --target state what was looked for."""
+    """Add to usage errors that ask for --target the targets that were searched."""
     try:
         yield
     except UsageError as error:
@@ -379,13 +379,13 @@ def open_target(target: StrPath | TargetChoice | None, name: str | None = None) 
 
 
 def special_tokens(target: TargetChoice) -> tuple[int, ...] | None:
-    """The target's bos and eos token ids in config.json and generation_config.json; None without a target."""
-    source, config, stated = target.source, target.config, None
+    """Return the bos and eos token ids of the target's configs; None without a target."""
+    source, config, generation = target.source, target.config, None
     if source is None or config is None:
         return None
     if GENERATION in source.names():
-        stated = parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION))
-    places = [place for place in (config, text_part(config), stated) if isinstance(place, Mapping)]
+        generation = parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION))
+    places = [place for place in (config, text_part(config), generation) if isinstance(place, Mapping)]
     values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
     ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
     return tuple(sorted({token for token in ids if type(token) is int}))
@@ -395,6 +395,6 @@ def check_timeout(seconds: float) -> None:
     """Raise UsageError for a --timeout that nothing can wait for; NaN is one."""
     if not 0 < seconds <= LONGEST:
         raise UsageError(
-            f"--timeout {seconds:g}: more than 0 seconds was expected, and at most {LONGEST}",
+            f"--timeout {seconds:g}: more than 0 and at most {LONGEST} seconds was expected",
             options=("--timeout",),
         )

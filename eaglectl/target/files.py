@@ -36,9 +36,9 @@ def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
         value = json.loads(read_small_file(path, MAX_CONFIG))
     except (ValueError, RecursionError) as error:
         message = str(error).splitlines()[0][:200]
-        raise UnreadableError(f"{path} is not JSON: {message}; take the target's own file") from None
+        raise UnreadableError(f"{path} is not JSON: {message}; restore the target's own file") from None
     if not isinstance(value, dict):
-        raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
+        raise UnreadableError(f"{path} is not a JSON object; restore the target's own file")
     return value
 
 
@@ -59,7 +59,7 @@ def read_end_tokens(target: Path) -> frozenset[int]:
 
 
 def check_files(target: Path) -> None:
-    """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
+    """Raise UnreadableError for a file that would block a loader of the target, or take all memory."""
     with errors_about(f"the target {target}"):
         entries = [
             entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
@@ -69,8 +69,8 @@ def check_files(target: Path) -> None:
             size = os.fstat(file.fileno()).st_size
         if size > MAX_READ_WHOLE and not entry.name.endswith(WEIGHTS):
             raise UnreadableError(
-                f"the target {target}: {entry.name} has {size} bytes, and no tokenizer or config has"
-                f" more than {MAX_READ_WHOLE}; take the target's own file"
+                f"the target {target}: {entry.name} has {size} bytes, and a tokenizer or config has at most"
+                f" {MAX_READ_WHOLE}; restore the target's own file"
             )
 
 
@@ -84,9 +84,9 @@ def check_kernels(target: Path) -> None:
 
 def code_needed(target: Path, reason: str = "") -> UnreadableError:
     """Return the error for a target that cannot be loaded without running its own code."""
-    reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
+    reason = reason or "transformers and vLLM load it with its own Python files (auto_map)"
     return UnreadableError(
-        f"the target {target} needs code of its own, which is not run: {reason}; read that code, and"
+        f"the target {target} needs its own code, which is not run by default: {reason}; read that code, and"
         " pass --trust-remote-code if you trust it",
         options=("--trust-remote-code",),
     )

@@ -34,7 +34,7 @@ def test_a_checkpoint_does_not_carry_its_judge(
     source = "." if command == "upload" and source.endswith(".safetensors") else source
     done = call(command, source, *(["o/n", "--dry-run"] if command == "upload" else []))
     assert done.code == 1 and "hidden_act" in done.out + done.err
-    assert "eaglectl.toml is not read: it lies in a checkpoint or a download" in done.err
+    assert "eaglectl.toml: it is part of a checkpoint or a download" in done.err
 
 
 def test_a_checkpoint_judges_no_other_and_itself_only_where_its_file_is_named(
