@@ -52,7 +52,7 @@ def _outcome(case: Case, source: Path, out: Path, layout: str, target: Path) -> 
     try:
         _write(case, case.folder, out, layout, target)
     except EaglectlError as error:
-        reason = str(error).partition("; write it ")[0]
+        reason = str(error).partition("; use ")[0]
         return reason.replace(by_name(layout).title, "the layout")
     if questions := eaglectl.inspect(str(out), target=str(target)).drafter.notes_at("question"):
         return f"WRITTEN WITH A QUESTION: {questions[0].text}"

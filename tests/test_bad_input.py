@@ -343,7 +343,7 @@ def test_a_cast_d2t_is_made_of_a_t2d_of_zeros_and_ones(tmp_path: Path, dtype: st
     tensors = {"d2t": floats("d", DRAFT, dtype="BF16"), "t2d": cast_mask(dtype)}
     folder = drafter_folder(tmp_path, tensors=tensors)
     message = refusal(1, "convert", folder, "-o", tmp_path / "out")
-    assert "pass --fix-reading d2t=from-t2d, as that table is whole" in message
+    assert "pass --fix-reading d2t=from-t2d, since that table is intact" in message
     assert call("convert", folder, "--fix-reading", "d2t=from-t2d", "-o", tmp_path / "out").code == 0
     written = read_safetensors(tmp_path / "out" / "model.safetensors")
     assert (written["d2t"], written["t2d"]) == (offsets(), mask())

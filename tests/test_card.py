@@ -133,11 +133,11 @@ RECORDS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     "measured": (
         {"gate": GATE, "upgrade": UPGRADE},
         (
-            "Acceptance length: tokens that one step of the target gives",
+            "Acceptance length: tokens per step of the target",
             "| 3 | 2.500 | 2.450 | 0.980 [0.975, 0.990] |\n| 7 | 3.000 | 3.100 | 1.033 [1.010, 1.050] |",
-            "same 40 prompts, none of them calibrated on (torch 2.13, cuda, bfloat16); the ratio's lower",
-            "| fc_norm | on: every state is divided by its size, and fc is refit to the normed states (8.4%",
-            "| norm_output | on: the norm's weights went into lm_head |",
+            "same 40 prompts, none of them from calibration (torch 2.13, cuda, bfloat16); the ratio's lower",
+            "| fc_norm | on: every state is divided by its RMS, and fc is refit to the normed states (8.4%",
+            "| norm_output | on: the norm's weights moved into lm_head |",
             "| calibrated on | 123,456 tokens of prompts and the target's own answers |",
         ),
         ("| acceptance | not compared", "Not trained"),
@@ -145,8 +145,8 @@ RECORDS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     "not measured": (
         {"gate": None, "upgrade": NO_GATE},
         (
-            "| acceptance | not compared with that of before (`--no-gate`) |",
-            "| norm_output | on; no weight changed; the same function as before |",
+            "| acceptance | not compared with the source's (`--no-gate`) |",
+            "| norm_output | on; no weight changed; the function is unchanged |",
             "| calibrated on | nothing |",
         ),
         ("## Acceptance",),
@@ -179,7 +179,7 @@ def test_an_untrained_start_is_not_published_unless_a_policy_says_so(folder: Pat
     assert done.code == 1 and "EGL906" in done.err
     (folder.parent / "release.toml").write_text('[severities]\nEGL906 = "note"\n')
     text = card(folder, policy=str(folder.parent / "release.toml"))
-    assert "> **Not trained, and not to be served.**" in text
+    assert "> **Not trained: do not serve it.**" in text
     assert text.index("Not trained") < text.index("## Serving")
 
 

@@ -184,9 +184,9 @@ def test_settings_and_legal_files_are_copied_and_the_others_named_with_the_reaso
     source = drafter_folder(tmp_path)
     kept = ("LICENSE", "NOTICE.html", "README.md", "generation_config.json", "tokenizer.model")
     left = {
-        "modeling_eagle.py": "code is not shipped with weights",
-        "optimizer.bin2": "not part of a drafter's release",
-        "trainer_state.json": "how far a trainer was, which says nothing of the drafter",
+        "modeling_eagle.py": "code is not copied with weights",
+        "optimizer.bin2": "not part of a published drafter",
+        "trainer_state.json": "a trainer's progress, not part of the drafter",
     }
     for name in (*kept, *left):
         (source / name).write_text("{}")

@@ -60,7 +60,7 @@ def test_a_repair_of_other_attention_gives_the_bytes_of_the_good_drafter(
 def test_a_repair_is_a_named_step_and_is_recorded(good: Path, tmp_path: Path) -> None:
     given = ("--target", TARGET, "--fix-reading", "gate-up", "--fix-reading", "fc-order=2,0,1")
     planned = call("convert", good, *given, "--dry-run")
-    assert "fc.weight moved as asked by --fix-reading" in " ".join(planned.out.split())
+    assert "fc.weight moved by --fix-reading" in " ".join(planned.out.split())
     call("convert", good, "-o", tmp_path / "out", *given)
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     assert record["fixed_readings"] == ["gate-up=exchanged", "fc-order=2,0,1"]
@@ -79,8 +79,8 @@ def test_a_repair_is_a_named_step_and_is_recorded(good: Path, tmp_path: Path) ->
         ("fc-order=0,1,1", "an order of the numbers 0 to 2"),
         ("fc-order=a,b,c", "an order of the numbers 0 to 2"),
         ("heads=0,1,2", "an order of the numbers 0 to 3"),
-        ("q-k=exchanged", "the shapes of this drafter do not allow that reading"),
-        ("state-order=0,2,1", "the shapes of this drafter do not allow that reading"),
+        ("q-k=exchanged", "this drafter's shapes do not fit that reading"),
+        ("state-order=0,2,1", "this drafter's shapes do not fit that reading"),
         ("norms=twice", "--fix-reading norms=twice: exchanged was expected"),
         ("", "--fix-reading : one of rotary"),
     ],

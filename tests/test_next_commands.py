@@ -204,7 +204,7 @@ def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
     save_file(tensors, path, {"format": "pt"})
     assert "t2d" in tensors
     done = call("convert", folder, "-o", tmp_path / "out", "--aux-layers", "2,4,6", "--fix-reading", FROM_T2D)
-    assert (done.code, "do not allow that reading" in done.err) == (2, True)
+    assert (done.code, "do not fit that reading" in done.err) == (2, True)
     report = eaglectl.validate(str(folder))
     assert not [finding for finding in report.findings if FROM_T2D in finding.fix]
 

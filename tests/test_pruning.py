@@ -109,10 +109,10 @@ def test_the_share_that_stays_is_told_and_kept(tmp_path: Path) -> None:
     ("counts", "size", "special", "words"),
     [
         (FALLING, 20, 0, "20 of 64 tokens stay; they are 31.96% of the "),
-        (FALLING, 20, 0, "every other token ends a draft; give a larger --draft-vocab"),
-        ({7: 5, 9: 1}, 5, 63, "2 of the 5 were never counted"),
+        (FALLING, 20, 0, "every other token ends a draft; pass a larger --draft-vocab"),
+        ({7: 5, 9: 1}, 5, 63, "2 of the 5 tokens were never counted"),
         ({7: 5, 9: 1}, 2, [7, 64], "special tokens [64] have no row in this drafter"),
-        ({7: 5, 9: 1}, 2, None, "name no bos_token_id and no eos_token_id"),
+        ({7: 5, 9: 1}, 2, None, "have no bos_token_id and no eos_token_id"),
     ],
 )
 def test_what_may_be_wrong_with_the_tokens_that_stay_is_a_warning(
@@ -129,7 +129,7 @@ def test_special_tokens_of_both_configs_stay_and_there_must_be_room_for_them(tmp
     source, known = full(tmp_path), target_of(tmp_path / "t", bos_token_id=61, eos_token_id=62)
     counts, out = counted(tmp_path, FALLING), tmp_path / "out"
     for size, text, kind, words in (
-        (2, '{"eos_token_id": [60, 61, 62]}', UsageError, "give at least 3"),
+        (2, '{"eos_token_id": [60, 61, 62]}', UsageError, "pass at least 3"),
         (2, "{", UnreadableError, r"generation_config\.json"),
     ):
         (known / "generation_config.json").write_text(text)
@@ -159,27 +159,27 @@ def test_counts_come_in_three_forms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (" \n\n", "counts nothing"),
-        ("[]", "counts nothing"),
-        ('{"3": 0}', "counts nothing"),
-        ('{"64": 1}', "key 1: token 64 is outside of this drafter's vocabulary of 64; these are counts of"),
+        (" \n\n", "has no count above 0"),
+        ("[]", "has no count above 0"),
+        ('{"3": 0}', "has no count above 0"),
+        ('{"64": 1}', "key 1: token 64 is outside of this drafter's vocabulary of 64; use counts of"),
         ("3 1\n100000 2", "line 2: token 100000 is outside"),
-        ('{"3": -1}', "a count of -1; counts begin at 0"),
-        ('{"3": 1, "3": 2}', "token 3 is counted twice"),
-        ("3 1\n4 1\n3 1", "line 3: token 3 is counted twice"),
-        ('{"hunter2": 1}', "key 1: no token id; counts go by id, not by text"),
-        ('{"\u0663": 1}', "no token id"),
-        ('{"3": 1.5}', "key 1: no count"),
-        ('{"3": true}', "key 1: no count"),
-        ('{"1": "hunter2"}', "key 1: no count"),
-        ('["hunter2"]', "entry 0: no count"),
+        ('{"3": -1}', "a count of -1; 0 or more was expected"),
+        ('{"3": 1, "3": 2}', "token 3 is listed twice"),
+        ("3 1\n4 1\n3 1", "line 3: token 3 is listed twice"),
+        ('{"hunter2": 1}', "key 1: not a token id; count tokens by id, not by text"),
+        ('{"\u0663": 1}', "not a token id"),
+        ('{"3": 1.5}', "key 1: not a count"),
+        ('{"3": true}', "key 1: not a count"),
+        ('{"1": "hunter2"}', "key 1: not a count"),
+        ('["hunter2"]', "entry 0: not a count"),
         ('{"3": 1', "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("hunter2", 'line 1: 1 words; "id count" was expected'),
         ("3 1 2", "was expected"),
-        ("hunter2 12", "line 1: no token id"),
-        ("3 hunter2", "line 1: no count"),
-        (f"3 {'9' * 5000}", "no count"),
+        ("hunter2 12", "line 1: not a token id"),
+        ("3 hunter2", "line 1: not a count"),
+        (f"3 {'9' * 5000}", "not a count"),
         (f"[{'9' * 5000}]", "is not JSON"),
     ],
     ids=lambda value: str(value)[:30],
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_read_is_said_and_there_are_no_rows_to_add(tmp_pat
             path.write_bytes(content)
         with pytest.raises(UnreadableError, match="--token-counts"):
             pruned(source, path, 4, tmp_path / "out")
-    for size, words in ((64, "a number below 64"), (65, "no rows to add"), (-3, "below 64")):
+    for size, words in ((64, "a number below 64"), (65, "rows cannot be added"), (-3, "below 64")):
         with pytest.raises(UsageError, match=words):
             pruned(source, counted(tmp_path, FALLING), size, tmp_path / "out")
 
@@ -227,7 +227,7 @@ def test_a_head_without_rows_to_move_and_half_of_the_two_options_are_refused(tmp
     quantised = drafter_folder(tmp_path, "fp8", config=fp8, tensors=FULL | packed)
     out, size, counts = ("-o", tmp_path / "out"), ("--draft-vocab", "9"), counted(tmp_path, FALLING)
     given = (*out, *size, "--token-counts", counts)
-    assert "no lm_head of its own" in refusal(1, "convert", bare, *given)
+    assert "uses the target's lm_head" in refusal(1, "convert", bare, *given)
     assert "lm_head.weight is quantised" in refusal(1, "convert", quantised, *given)
     for half in (size, ("--token-counts", "counts.json")):
         assert "pass --draft-vocab and --token-counts together" in refusal(

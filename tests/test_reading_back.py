@@ -68,14 +68,14 @@ def test_the_page_has_every_fixture_and_layout(shown: Mapping[str, Mapping[str, 
         (
             "modelopt/hf-ids",
             "lightseekorg",
-            "make the layers [4, 6, 8], and [3, 5, 7] were trained on; write",
+            "file it has layers [4, 6, 8], and it was trained on [3, 5, 7]; use",
         ),
-        ("vllm/native", "torchspec-vllm", "no class for this drafter's attention; write it --for vllm"),
-        ("vllm/native", "peagle", "parallel drafters, and this one has no mask_hidden; write it"),
+        ("vllm/native", "torchspec-vllm", "no class for this drafter's attention; use --for vllm"),
+        ("vllm/native", "peagle", "parallel drafters, and this drafter has no mask_hidden; use"),
         (
             "vllm/mla",
             "torchspec",
-            "leave open what was trained: TorchSpec's MLA attention trains with rope base",
+            "leave a question open: TorchSpec's MLA attention trains with rope base",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_the_repair_gives_the_table_back_and_leaves_out_a_row_that_nobody_knows(
 def test_a_reading_that_gives_no_table_is_refused(tmp_path: Path) -> None:
     broken = drafter(tmp_path / "broken", "offsets late rolled", has_marks=True)
     given = ("convert", broken, "-o", tmp_path / "out", "--target", TARGET, "--fix-reading")
-    assert "read so, d2t is no table" in refusal(1, *given, "d2t-rows=1-early")
+    assert "with that reading d2t is no table" in refusal(1, *given, "d2t-rows=1-early")
     assert "1-late or 1-early" in refusal(2, *given, "d2t-rows=9-late")
 
 

@@ -239,7 +239,7 @@ def test_a_second_weight_file_that_is_left_out_is_told(tmp_path: Path) -> None:
     shutil.copy2(folder / WEIGHTS, folder / "other.safetensors")
     done = call("convert", folder, "-o", tmp_path / "out")
     assert done.code == 0 and not (tmp_path / "out/other.safetensors").exists()
-    assert "other.safetensors holds weights too: it was not read, and is left out" in done.out
+    assert "other.safetensors holds weights too: it is not read, and left out" in done.out
 
 
 def test_a_file_that_holds_no_weights_and_a_gguf_file_are_refused_by_name(tmp_path: Path) -> None:

@@ -167,12 +167,12 @@ def rows_of(count: int) -> Stored:
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
-        (rotation(seed=4), "does not make the target's embedding"),
+        (rotation(seed=4), "does not rotate the drafter's embedding"),
         (rotation().T, "not transposed"),
         (rotation() * 1.01, "is no rotation"),
         (np.full((HIDDEN, HIDDEN), np.nan), "is no rotation"),
-        (rotation(HIDDEN - 1), r"no one matrix \[16, 16\]"),
-        (rotation()[:3], "no one matrix"),
+        (rotation(HIDDEN - 1), r"must have one matrix \[16, 16\]"),
+        (rotation()[:3], "must have one matrix"),
     ],
     ids=["another", "transposed", "scaled", "not finite", "too small", "not square"],
 )
@@ -190,7 +190,7 @@ def test_an_embedding_of_another_width_is_refused(place: str, is_measured: bool,
     given = {"target": str(target(tmp_path / "t")), place: str(target(tmp_path / "wide", **wide))}
     if not is_measured:
         given["target_rotation"] = matrix_file(tmp_path / "q.safetensors", rotation())
-    words = f"of --{place.replace('_', '-')} is 24 wide, and the drafter takes states of 16"
+    words = f"of --{place.replace('_', '-')} has width 24, and the drafter takes hidden states of width 16"
     with pytest.raises(RefusedError, match=words):
         rotated(drafter_folder(tmp_path), tmp_path / "out", **given)
 
@@ -198,9 +198,9 @@ def test_an_embedding_of_another_width_is_refused(place: str, is_measured: bool,
 @pytest.mark.parametrize(
     ("matrix", "embedding", "words"),
     [
-        (NOISE, None, "no rotation makes"),
-        (np.eye(HIDDEN), None, "it is not rotated"),
-        (None, rows_of(HIDDEN - 1), "no rotation makes"),
+        (NOISE, None, "no rotation maps"),
+        (np.eye(HIDDEN), None, "is not rotated"),
+        (None, rows_of(HIDDEN - 1), "no rotation maps"),
         (None, single(np.full((VOCAB, HIDDEN), np.nan)), "not finite"),
     ],
     ids=["no rotation", "not rotated", "too few rows", "not finite"],
@@ -225,7 +225,7 @@ def test_a_target_of_no_rotation_is_refused(
         (
             {"config": {"draft_vocab_size": VOCAB}, "tensors": HEADLESS},
             {},
-            "has the final norm folded in; pass --trained-target",
+            "includes the final norm; pass --trained-target",
         ),
         ({}, {"target_rotation": str(FIXTURES)}, "names no rotation"),
         ({}, {"target": None}, "pass --target with its weights"),

@@ -112,7 +112,7 @@ def test_the_one_that_runs_it_is_named_and_every_engine_has_a_line_with_its_comm
     out = tmp_path / "out"
     message = refusal(1, "convert", source, "--target", target, "--for", "sglang", "-o", out)
     assert message.startswith(f"no SGLang of 0.5.14 - {SGLANG} runs this output as trained")
-    assert f"vLLM 0.22.0 - {VLLM} does: write it --for vllm" in message
+    assert f"vLLM 0.22.0 - {VLLM} does: use --for vllm" in message
     assert not out.exists()
     done = call("convert", "-v", source, "--target", target, "-o", out)
     lines = serving(done)
@@ -158,7 +158,7 @@ def test_what_is_forced_says_so_in_record_card_and_document(geglu: Path, tmp_pat
     assert unserved["releases"] == list(ENGINES["vllm"].releases)
     jsonschema.validate(record, json.loads((SCHEMAS / "provenance.schema.json").read_text()))
     card = (tmp_path / "out/README.md").read_text()
-    assert "> **Not served as trained** by any release asked for of vllm: knows silu only." in card
+    assert "> **Not served as trained** by any requested release of vllm: knows silu only." in card
     assert "library_name" not in card
     document = call(*given, "-o", tmp_path / "other", "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))

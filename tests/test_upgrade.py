@@ -194,14 +194,14 @@ def test_a_refit_that_leaves_much_unexplained_is_warned_of(share: float, is_warn
     known = statistics(drafter, (1.0, 1.0, 1.0), matrices=matrices, tokens=4000)
     done = upgrade(NOWHERE, drafter, UpgradeRecipe("refit", False, known))
     assert (done.record["upgrade"]["refit"]["relative_residual"] > 0.2) == is_warned
-    assert any("of what fc made unexplained" in note.text for note in done.notes) == is_warned
+    assert any("of fc's output unexplained" in note.text for note in done.notes) == is_warned
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         ({}, []),
-        ({"rms": (0.5, 1e-3, 4.0)}, ["boundaries [4] are so small that rms_norm_eps 1e-06 shows"]),
+        ({"rms": (0.5, 1e-3, 4.0)}, ["boundaries [4] are so small that rms_norm_eps 1e-06 changes"]),
         ({"spread": (0.1, 0.9, 0.1)}, ["sd of log-ratios 0.90"]),
         ({"sigmas": {"code": 2.2, "prose": 1.8}}, []),
         ({"sigmas": {"code": 2.2, "prose": 1.6, "maths": 2.4}}, ["(maths 2.4, prose 1.6; all 2)"]),
@@ -220,7 +220,7 @@ def test_states_that_no_two_switches_fit_are_warned_of(more: dict[str, Any], wor
     ("change", "spread", "words"),
     [
         ({}, 0.0, ""),
-        ({}, 0.3, "whose channels differ"),
+        ({}, 0.3, "which is not uniform"),
         ({"fc_norm": True}, 0.0, "fc_norm divides every state"),
         ({"norm_before_fc": True}, 0.0, "norm_before_fc divides"),
         ({"norm_before_residual": False}, 0.0, "the residual keeps it"),
@@ -294,7 +294,7 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
         (RefusedError, "another drafter", asked(tmp_path / "stats")),
         (RefusedError, "another drafter", asked(tmp_path / "stats", fc_norm="calibrated")),
         (UsageError, "--run-in vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
-        (RefusedError, "is quantised; convert the unquantised one", asked(None)),
+        (RefusedError, "is quantised; convert the unquantised drafter", asked(None)),
     ):
         with pytest.raises(kind, match=words):
             eaglectl.upgrade(str(source), tmp_path / "other", options, answered)
@@ -318,7 +318,7 @@ def test_a_trainers_start_is_marked(known: tuple[Path, Path], tmp_path: Path) ->
     done = eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(None, is_start=True))
     assert any(note.about == "init_only" for note in done.plan.notes)
     assert json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]["needs_finetune"] is True
-    assert "> **Not trained, and not to be served.**" in (tmp_path / "out/README.md").read_text()
+    assert "> **Not trained: do not serve it.**" in (tmp_path / "out/README.md").read_text()
     eaglectl.convert(
         str(tmp_path / "out"),
         tmp_path / "other",
@@ -333,7 +333,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 @pytest.mark.parametrize(
     ("words", "config", "tensors"),
     [
-        ("two norms", {"norm_before_fc": True}, {"input_norm.weight": floats("i", 48)}),
+        ("a second norm", {"norm_before_fc": True}, {"input_norm.weight": floats("i", 48)}),
         ("mask_hidden", {"mask_token_id": 1}, {"mask_hidden": floats("m", 1, 1, 48)}),
         ("ascending", {IDS: [5, 4, 2], "eagle_config": None}, {}),
         ("another drafter", {}, {"fc.weight": floats("another", 16, 48)}),
@@ -345,7 +345,7 @@ def test_what_cannot_become_3_1_and_another_drafter_than_was_calibrated_stop(
     words: str, config: dict[str, Any], tensors: dict[str, Any], known: tuple[Path, Path], tmp_path: Path
 ) -> None:
     other = drafter_folder(tmp_path, "other", config=config, tensors=tensors)
-    is_other_kind = words in ("two norms", "mask_hidden")
+    is_other_kind = words in ("a second norm", "mask_hidden")
     given = asked(None, is_start=True) if is_other_kind else asked(known[1])
     with pytest.raises(RefusedError, match=words):
         eaglectl.upgrade(str(other), tmp_path / "out", given)

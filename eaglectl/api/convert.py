@@ -363,7 +363,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     if (other := serving_layout(names, plan_for, config)) is not None:
         engine, releases = ENGINES[other[0]], other[1]
         request = shell.join([f"--engine={engine.name}>={releases[0]}"])
-        option = f"pass {request}" if other[2] == plan.layout else f"pass --for {other[2]}"
+        option = f"use {request}" if other[2] == plan.layout else f"use --for {other[2]}"
         advice = f"{engine.title} {ranges(releases, engine.releases)} does: {option}"
     raise RefusedError(
         f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}", options=("--force-unserved",)

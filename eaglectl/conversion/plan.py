@@ -31,7 +31,7 @@ class GeneratedBytes(Struct, frozen=True):
 StepOrigin = tuple[Segment, ...] | GeneratedBytes | Absorbed | Computed
 
 
-# what happens to a tensor's bytes
+# the change of a tensor's bytes
 Action = Literal[
     "kept",
     "renamed",
@@ -47,7 +47,7 @@ Action = Literal[
 ]
 
 
-CAST = "cast to another dtype"  # how a computed tensor is made whose numbers stay
+CAST = "cast to another dtype"  # the step of a computed tensor with unchanged numbers
 
 
 class Step(Struct, frozen=True):
@@ -76,7 +76,7 @@ class Step(Struct, frozen=True):
 
     @property
     def action(self) -> Action:
-        """What happens to the bytes."""
+        """The change of the bytes."""
         match self.origin:
             case GeneratedBytes():
                 return "derived"
@@ -136,10 +136,10 @@ class TransformedDrafter(Struct, frozen=True):
 
 
 class ConversionPlan(Struct, frozen=True):
-    """What `convert` writes.
+    """The output of `convert`, before it is written.
 
-    `record` goes into eaglectl.json: how the version changed, and what a gate measured. `output` is what is
-    written, as it reads back; its tensors have no data yet.
+    `record` goes into eaglectl.json: the change of version, and a gate's measurements. `output` is the output
+    as it reads back; its tensors have no data yet.
     """
 
     source: str
@@ -242,9 +242,9 @@ def _read_dtype(text: str) -> str:
 
 
 class ConversionRequest(Options, frozen=True):
-    """What to write: the layout (None: the default), the EAGLE version (None: unchanged), and the changes.
+    """The wanted layout (None: the default) and EAGLE version (None: unchanged), and the changes.
 
-    `recipe` has what was measured for 3.1; `record` is added to eaglectl.json.
+    `recipe` has the measurements for 3.1; `record` is added to eaglectl.json.
     """
 
     layout: Annotated[

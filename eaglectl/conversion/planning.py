@@ -1,6 +1,6 @@
 """Making a plan: transformations of the drafter in order, then names, config, and what is left behind.
 
-Checks of it come last: nothing is open or broken, the layout expresses the drafter, it reads back the same.
+Its checks come last: no open question or fault, the layout expresses the drafter, it reads back the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,15 +103,13 @@ def make_plan(
     answers: Answers,
     others: OtherFiles | None = None,
 ) -> ConversionPlan:
-    """Plan the conversion that `request` asks for.
+    """Plan a conversion.
 
-    Raises UsageError for missing answers or options, RefusedError for what cannot be done.
+    Raises UsageError for missing answers or options, RefusedError for an impossible conversion.
     """
     name, others = request.layout or DEFAULT_LAYOUT, others or OtherFiles()
     if name not in writable() or (layout := by_name(name).layout) is None:
-        raise UsageError(
-            f"--for {name} is not a layout; these are: {', '.join(writable())}", options=("--for",)
-        )
+        raise UsageError(f"--for {name}: one of {', '.join(writable())} was expected", options=("--for",))
     format = by_name(name)
     changed, reasons = _transformed(checkpoint, drafter, format, layout, request, others)
     if shift := next((fix for fix in request.fixes if fix[0] in SHIFTS), None):
@@ -123,7 +121,7 @@ def make_plan(
     if others.head and (stored_head := changed.drafter.tensors[HEAD].stored):
         whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, others.head)
         changed = replace(changed, drafter=whole)
-        reasons |= dict.fromkeys((*stored_head, *TABLES), "of the target's head, now whole")
+        reasons |= dict.fromkeys((*stored_head, *TABLES), "replaced by the target's whole lm_head")
     if request.pruning:
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
@@ -147,7 +145,7 @@ def _planned(
     steps = _tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
-    # of the stored norms, the first dtype that a config can name is the config's
+    # the dtypes of the stored norms: the config states the first one that it can name
     config = write_config(
         drafter,
         format,
@@ -173,7 +171,7 @@ def _planned(
             *id_notes,
             *_layout_notes(drafter, format, layout, request),
             *(
-                Note("warning", "files", f"{left.name} holds weights too: it was not read, and is left out")
+                Note("warning", "files", f"{left.name} holds weights too: it is not read, and left out")
                 for left in left_files
                 if left.name.endswith(".safetensors")
             ),
@@ -184,9 +182,13 @@ def _planned(
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
     if vocabulary.form == ABSOLUTE:
-        yield Note("warning", "d2t", "d2t: token ids became offsets; as stored no engine accepts a token")
+        yield Note(
+            "warning",
+            "d2t",
+            "d2t: token ids became offsets; with the stored file no draft token would be accepted",
+        )
     elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
-        stored = f"as stored engines propose the first {drafter.dims.draft_vocab} tokens"
+        stored = f"with the stored file engines propose the first {drafter.dims.draft_vocab} tokens"
         yield Note("warning", "d2t", f"d2t: made {vocabulary.how}; {stored}")
 
 
@@ -229,7 +231,7 @@ def _transformed(
     if others.rotation:
         changed = changed.then(with_rotation(checkpoint, changed.drafter, others.rotation))
     _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
-    reasons = dict.fromkeys(request.drop, "dropped as asked by --drop")
+    reasons = dict.fromkeys(request.drop, "dropped by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 
@@ -237,7 +239,7 @@ def _transformed(
 def _ids_by_place(
     drafter: Drafter, format: Format, engines: Sequence[EngineRequest]
 ) -> tuple[Mapping[str, Sequence[int]], list[Note]]:
-    """Layer ids by their places in the layout. Raises where a required place has no ids for these layers."""
+    """Return layer ids by their places in the layout. Raises if a required place has none for the layers."""
     boundaries, ids, notes = drafter.aux.boundaries, dict[str, Sequence[int]](), list[Note]()
     if boundaries is None:
         return ids, notes
@@ -252,13 +254,13 @@ def _ids_by_place(
             if place.meaning == "output":
                 other = default_format().name
                 raise RefusedError(
-                    f"{format.title}: {error}; write it --for {other}", options=("--for",)
+                    f"{format.title}: {error}; use --for {other}", options=("--for",)
                 ) from None
             notes.append(
                 Note(
                     "warning",
                     "aux layers",
-                    f"{error}; without them SGLang captures its default layers, so this output is for vLLM",
+                    f"{error}; without them SGLang captures its default layers: serve this output with vLLM",
                 )
             )
     return ids, notes
@@ -282,8 +284,8 @@ def _layout_notes(
         yield Note(
             "warning",
             "rope_theta",
-            f"{format.title}'s own code rotates with base {trained_base:g} whatever is stated, and this"
-            f" drafter has {base:g}: engines rotate as written, and training would go on with another",
+            f"{format.title}'s own code rotates with base {trained_base:g} whatever the config states, and"
+            f" this drafter has {base:g}: engines use the written base, and further training would not",
         )
     if layout.needs_embedding and "embed_tokens.weight" not in drafter.tensors:
         yield Note("warning" if request.recipe else "note", "embed_tokens", layout.needs_embedding)
@@ -291,7 +293,7 @@ def _layout_notes(
     for text in dict.fromkeys(layout.cautions[feature] for feature in written):
         yield Note("warning", "training", text)
     if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
-        text = "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"
+        text = "the full vocabulary's d2t and t2d are left out, since vLLM from 0.30.0 on refuses them"
         if layout.has_identity_map:
             text = "identity d2t and t2d are written, as this producer does"
         yield Note("note", "d2t", text)
@@ -314,16 +316,16 @@ def _named_options(notes: Iterable[Note]) -> tuple[str, ...]:
 def _check_expressible(
     drafter: Drafter, format: Format, layout: Layout, *, is_for_training: bool = False
 ) -> None:
-    """Raise where the layout has no place for something this drafter needs.
+    """Raise RefusedError for a feature of the drafter that the layout cannot express.
 
-    `is_for_training`: with the trainer's reason.
+    `is_for_training`: also state the layout's cautions on training.
     """
     missing, boundaries = sorted(_missing_features(drafter, layout)), drafter.aux.boundaries
     is_depth_known = missing != [Feature.AUX_LAYERS] or drafter.target.depth is not None
     if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
         raise UsageError(
             f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
-            " default; pass --target to show that they are",
+            " default; pass --target to check this",
             options=("--target",),
         )
     reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
@@ -334,7 +336,7 @@ def _check_expressible(
         (missing, f"{format.title} cannot express this drafter ({why}){other}"),
         (
             format.is_parallel and Feature.PARALLEL not in drafter.features(),
-            f"{format.title} is for parallel drafters, and this one has no mask_hidden{other}",
+            f"{format.title} is for parallel drafters, and this drafter has no mask_hidden{other}",
         ),
         (
             model_class_of(drafter.tensors, drafter.dims) not in layout.architectures,
@@ -342,14 +344,14 @@ def _check_expressible(
         ),
         (
             layout.scalings is not None and kind is not None and kind not in layout.scalings,
-            f"{format.title} has no rope scaling {kind}: its code stops there{other}",
+            f"{format.title} has no rope scaling {kind}: its code raises an error{other}",
         ),
         error=RefusedError,
     )
     name = drafter.target.name
     if layout.nest and (name is None or name.startswith((".", "/", "~"))):
         raise UsageError(
-            f"a config of {format.title} names the target by its Hub name; pass --target-name org/name",
+            f"a config of {format.title} states the target's Hub name; pass --target-name org/name",
             options=("--target-name",),
         )
 
@@ -378,15 +380,15 @@ def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafte
                 f"{words}, this drafter could not be read back ({error}){other}", options=error.options
             ) from None
         if differences := "; ".join(_differences(plan.drafter, after)):
-            raise RefusedError(f"{words}, this drafter reads back as another: {differences}{other}")
+            raise RefusedError(f"{words}, this drafter reads back differently: {differences}{other}")
     if questions := after.notes_at("question"):
         doubts = "; ".join(note.why for note in questions)
-        raise RefusedError(f"{words}, its files leave open what was trained: {doubts}{other}")
+        raise RefusedError(f"{words}, its files leave a question open: {doubts}{other}")
     return written, after
 
 
 def _alternative(layout: str) -> str:
-    return "" if layout == DEFAULT_LAYOUT else f"; write it --for {DEFAULT_LAYOUT}"
+    return "" if layout == DEFAULT_LAYOUT else f"; use --for {DEFAULT_LAYOUT}"
 
 
 def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
@@ -397,7 +399,7 @@ def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
         (before.kind != after.kind, f"{after.kind} for {before.kind}"),
         (
             trained and read and trained != read,
-            f"its {after.producer} marks make the layers {list(read)}, and {list(trained)} were trained on",
+            f"as a {after.producer} file it has layers {list(read)}, and it was trained on {list(trained)}",
         ),
         *(
             (None not in (is_on, is_read) and is_on != is_read, f"{name} {is_read} for {is_on}".lower())
@@ -425,7 +427,7 @@ def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Dra
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
             raise UsageError(
-                f"--drop {name}: no drafter works without it, or the file has no such tensor; droppable here:"
+                f"--drop {name}: the drafter needs this tensor, or the file does not have it; it can drop:"
                 f" {droppable}",
                 options=("--drop",),
             )
@@ -459,12 +461,12 @@ def _tensors_left_behind(
             continue
         why = drafter.strays.get(name) or reasons.get(name)
         if not why and canonical_name(name) in TABLES:
-            why = "the identity map of a full vocabulary, which says nothing"
+            why = "the identity map of a full vocabulary, which is not needed"
             if drafter.has_reduced_vocabulary:
-                why = "made of the other table (--fix-reading)"
+                why = "computed from the other table (--fix-reading)"
         if not why:
             raise OptionNeededError(
-                f"{name} would be lost; pass --drop {name} if it may be left behind", options=("--drop",)
+                f"{name} would be lost; pass --drop {name} if it can be left out", options=("--drop",)
             )
         yield LeftBehind(name, why)
 
@@ -472,7 +474,7 @@ def _tensors_left_behind(
 def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
     """Return the files beside the weights to copy, and those to leave behind.
 
-    Raises UnreadableError for one to copy that is larger than any of its kind.
+    Raises UnreadableError for a file to copy that is too large for its kind.
     """
     copied, left = list[str](), list[LeftBehind]()
     for name in checkpoint.source.names():
@@ -481,21 +483,21 @@ def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehi
         is_settings = name.endswith(".json") and "index" not in name
         is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
         if name in TRAINER_STATE:
-            left.append(LeftBehind(name, "how far a trainer was, which says nothing of the drafter"))
+            left.append(LeftBehind(name, "a trainer's progress, not part of the drafter"))
         elif is_settings or is_text:
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
         elif name.endswith(".py"):
-            left.append(LeftBehind(name, "code is not shipped with weights"))
+            left.append(LeftBehind(name, "code is not copied with weights"))
         else:
-            left.append(LeftBehind(name, "not part of a drafter's release"))
+            left.append(LeftBehind(name, "not part of a published drafter"))
     return tuple(copied), tuple(left)
 
 
 def _tensor_steps(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary, dtype: str | None
 ) -> tuple[Step, ...]:
-    """One step per tensor of the output, in the source's order so that neighbours are copied together."""
+    """Return one step per output tensor, in the source's order, so that neighbours are copied together."""
     is_full, steps = not drafter.has_reduced_vocabulary, list[Step]()
     is_permuted = is_full and vocabulary.targets != tuple(range(drafter.dims.vocab))
     for name, tensor in drafter.tensors.items():
@@ -512,7 +514,7 @@ def _tensor_steps(
         is_changed = not step.is_moved and step.action != "derived"
         if is_changed and step.name.rpartition(".")[0].endswith(quantised):
             raise RefusedError(
-                f"{step.name} is quantised and would be {step.action}; quantised weights are passed through"
+                f"{step.name} is quantised and would be {step.action}; quantised weights can only be copied"
                 " whole: convert the unquantised drafter, then quantise it"
             )
 
@@ -531,22 +533,22 @@ def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | N
         case Computed(how=how):
             if tensor.dtype not in ITEM_SIZE:
                 raise RefusedError(
-                    f"{tensor.name} is {tensor.dtype}; {how} needs its numbers: convert the unquantised"
-                    " drafter"
+                    f"{tensor.name} is {tensor.dtype}; {how} needs unquantised values: convert the"
+                    " unquantised drafter"
                 )
             written = dtype or tensor.dtype
         case Absorbed():
             check(
                 (
                     is_cast,
-                    f"{tensor.name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first,"
-                    " then cast the result",
+                    f"{tensor.name}: --dtype cannot be combined with rearranging w_kc and w_vc; convert"
+                    " first, then cast the result",
                     ("--dtype",),
                 ),
                 (
                     DTYPE_BITS[tensor.dtype] < 8,
-                    f"{tensor.name}: w_kc and w_vc are {tensor.dtype}, whose elements cannot be moved one by"
-                    " one",
+                    f"{tensor.name}: w_kc and w_vc are {tensor.dtype}, and single elements of that dtype"
+                    " cannot be moved; convert the unquantised drafter",
                 ),
                 error=RefusedError,
             )
@@ -580,7 +582,7 @@ def _vocabulary_steps(
 
 
 def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
-    """o_proj biases of zeros beside real q, k, v ones.
+    """Yield o_proj biases of zeros if q, k and v have biases.
 
     vLLM builds all four or none, from uninitialised memory (llama.py:268).
     """

@@ -1,7 +1,7 @@
 """Readings of a checkpoint that --fix-reading repairs, mostly by moving bytes: rows, columns, whole tensors.
 
-A reading is a way in which the tensors may be stored other than their names and the config state. Its moves
-make of them what is stated; the sensitivity probe runs the drafter with the same moves.
+A reading is an assumption that tensors are stored differently from their names and the config. Its moves
+rearrange them as stated; the sensitivity probe runs the drafter with the same moves.
 """
 
 import json
@@ -58,7 +58,7 @@ MOST_ROTATED_HEADS = 8  # of more heads, only rotations by powers of two are tri
 
 
 class FixReading(Struct, frozen=True):
-    """A way in which tensors may be stored, as `--fix-reading KEY=VALUE` names it, and what it means."""
+    """An assumption on how tensors are stored: the KEY=VALUE of --fix-reading, and a title."""
 
     key: str
     value: str
@@ -89,8 +89,8 @@ class Move(Struct, frozen=True):
 def readings(drafter: Drafter) -> Iterator[FixReading]:
     """Yield every reading that this drafter's tensors allow and the probe tries.
 
-    Readings of tables are left out: t2d changes no draft, and d2t is tried if t2d contradicts it
-    (run/probes.py). So is that of a dtype, which the numbers show.
+    Readings of tables are left out: t2d changes no draft, and the probe tries d2t if t2d contradicts it
+    (run/probes.py). The reading of a dtype is left out too, since the numbers show it.
     """
     for key, declared in READINGS.items():
         for value in () if key in (*TABLES, *SHIFTS, "dtype") else declared.values(drafter):
@@ -100,7 +100,7 @@ def readings(drafter: Drafter) -> Iterator[FixReading]:
 
 
 def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
-    """Return the moves from the tensors of a reading to those that their names state.
+    """Return the moves that repair the tensors of a reading.
 
     Raises UsageError for an unknown reading, or one that this drafter's tensors do not allow.
     """
@@ -109,13 +109,13 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
             f"--fix-reading {key}: one of {', '.join(READINGS)} was expected", options=("--fix-reading",)
         )
     allowed = tuple(READINGS[key].values(drafter))
-    count = len(_order(allowed[0])) if allowed and "," in allowed[0] else 0  # of those, the others work too
+    count = len(_order(allowed[0])) if allowed and "," in allowed[0] else 0  # any order of the numbers works
     if value in allowed or (count and sorted(_order(value)) == list(range(count))):
         return tuple(READINGS[key].moves(drafter, value))
     wanted = f"an order of the numbers 0 to {count - 1}, like {allowed[0]}" if count else " or ".join(allowed)
     if not allowed:
         raise UsageError(
-            f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading",
+            f"--fix-reading {key}={value}: this drafter's shapes do not fit that reading",
             options=("--fix-reading",),
         )
     raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected", options=("--fix-reading",))
@@ -141,11 +141,8 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
         key_moves = moves(drafter, key, value)
         drafter = with_sizes(with_moves(drafter, key_moves), key, value)
         change = READINGS[key].change.format(value=value.replace("-", " "))
-        effect = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
-        text = (
-            f"{', '.join(move.name for move in key_moves) or 'heads'} {change} as asked by --fix-reading;"
-            f" {effect}"
-        )
+        effect = "1 is added to or subtracted from each" if key == NORM_WEIGHTS else "no value changes"
+        text = f"{', '.join(move.name for move in key_moves) or 'heads'} {change} by --fix-reading; {effect}"
         notes.append(Note("note", "reading", f"{key}={value}: {text}"))
     return TransformedDrafter(
         drafter, tuple(notes), {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
@@ -159,8 +156,8 @@ def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
     """
     if any(name.rpartition(".")[0] == module and is_quantised_part(name) for name in drafter.tensors):
         raise RefusedError(
-            f"{module} is quantised, and its rows cannot be moved or computed with: convert the unquantised"
-            " drafter, then quantise it"
+            f"{module} is quantised, and its rows cannot be moved or used in arithmetic: convert the"
+            " unquantised drafter, then quantise it"
         )
     return drafter.tensors[f"{module}.weight"]
 
@@ -185,10 +182,10 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
 
 
 class _Declared(Struct, frozen=True):
-    """A key: its title, its values for a drafter (none where shapes forbid it), and the moves of a value.
+    """A key: its title, its values for a drafter (none if shapes do not fit), and the moves of a value.
 
-    Where the values are orders of numbers, they are those that are tried, and every other works too. `change`
-    says what happens to the tensors.
+    Values that are orders of numbers are those that the probe tries; every other order works too. `change` is
+    the effect on the tensors, in words.
     """
 
     title: str
@@ -211,7 +208,7 @@ def query_weights(drafter: Drafter) -> list[str]:
 
 
 def _exchange(first: str, second: str) -> _Declared:
-    """Two modules exchanged in every layer that has both; the first layer's are of one shape."""
+    """Declare two modules exchanged in every layer that has both; those of the first layer have one shape."""
 
     def values(drafter: Drafter) -> list[str]:
         first_weight, second_weight = (
@@ -240,7 +237,9 @@ def _made_of(name: str, source: str) -> _Declared:
         is_ordered = name == "t2d" or not by_name(drafter.producer).has_unordered_rows
         return [f"from-{source}"] if has_both and is_ordered else []
 
-    return _Declared(f"{name} made of {source}", values, lambda *_: [Move(name, source)], "made {value}")
+    return _Declared(
+        f"{name} computed from {source}", values, lambda *_: [Move(name, source)], "computed {value}"
+    )
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -322,7 +321,7 @@ def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
 
 
 def _head_orders(drafter: Drafter) -> Iterator[str]:
-    """Query heads rotated, and the two ways to lay out groups."""
+    """Yield orders of the query heads: rotated, and the two ways to lay out groups."""
     count, groups = drafter.dims.heads, drafter.dims.kv_heads
     steps: Sequence[int] = range(1, count)
     if count > MOST_ROTATED_HEADS:
@@ -330,7 +329,7 @@ def _head_orders(drafter: Drafter) -> Iterator[str]:
         steps = sorted({step % count for power in powers for step in (power, -power)})
     orders = [tuple((head + step) % count for head in range(count)) for step in steps]
     for columns in (groups, count // groups) if 1 < groups < count else ():
-        # read by columns, where they were written by rows of so many
+        # for heads that were written by rows of so many, read by columns
         orders.append(tuple(place for first in range(columns) for place in range(first, count, columns)))
     yield from (",".join(map(str, order)) for order in dict.fromkeys(orders))
 
@@ -346,7 +345,7 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def _head_sizes(drafter: Drafter) -> Iterator[str]:
-    """Half and twice the head size, where the rows of q_proj and k_proj are whole heads of it."""
+    """Yield half and twice the head size, if the rows of q_proj and k_proj are whole heads of that size."""
     dims = drafter.dims
     is_normed = any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors)
     rows = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
@@ -358,7 +357,7 @@ def _head_sizes(drafter: Drafter) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------- numbers
 
 NORM_WEIGHTS, HEAD_SIZE, LEAST_HEAD = "norm-weights", "head-size", 8
-# what is added where norms are stored so
+# the number to add to norm weights that are stored so
 STEPS: Mapping[str, int] = {"less-one": 1, "plus-one": -1}
 
 
@@ -377,7 +376,7 @@ def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def table_shift(key: str, late: int) -> FixReading:
-    """Return the reading of a d2t whose numbers, or tokens, stand so many rows late (early if negative)."""
+    """Return the reading of a d2t whose numbers, or tokens, are `late` rows late (early if negative)."""
     value = next(value for value, rows in LATE.items() if rows == late)
     name, (count, side) = "d2t" if key == TABLE_ROWS else "d2t's tokens", value.split("-")
     return FixReading(key, value, f"{name} {count} row{'s' * (abs(late) > 1)} {side}")
@@ -408,14 +407,14 @@ def with_table_moved(
         raise OpenFactError(BOTH_FIT, options=("--source-semantics",))
     if not tables or head is None:
         raise RefusedError(
-            f"--fix-reading {key}={value}: read so, d2t is no table of {vocab} tokens, or lm_head is"
-            " missing; restore it from the trainer",
+            f"--fix-reading {key}={value}: with that reading d2t is no table of {vocab} tokens, or lm_head"
+            " is missing; restore it from the trainer",
             options=("--fix-reading",),
         )
     tokens_by_row = {row: token for row, token in enumerate(tables[0]) if token is not None}
     lost = [str(row) for row in range(len(numbers)) if row not in tokens_by_row]
     text = (
-        f"rows of lm_head left out, as their tokens fell off d2t and nothing in the file tells them:"
+        "rows of lm_head left out, since their tokens are missing in d2t and the file does not show them:"
         f" {listed(lost)}; the drafter never drafts these tokens"
     )
     smaller = replace(
@@ -429,7 +428,7 @@ def with_table_moved(
     )
 
 
-# the order of the report; where several readings win alike, the first is named
+# in the order of the report; of several equally good readings, the first is named
 READINGS: Mapping[str, _Declared] = {
     "rotary": _Declared("rotary rows {value}", _pairings, rotary_moves),
     "gate-up": _exchange("mlp.gate_proj", "mlp.up_proj"),
@@ -464,7 +463,7 @@ SHIFTS = (TABLE_ROWS, TABLE_TOKENS)
 
 
 MAX_COUNTS = 256 * MIB
-SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has no row for
+SMALL_SHARE = 0.9  # of the counts; a draft ends at every token without a row
 FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or a line "id count" for each'
 
 
@@ -505,7 +504,7 @@ def draft_vocabulary(
         if readings:
             option = f"--fix-reading {readings[0]}"
             raise OptionNeededError(
-                f"{refusal}; or pass {option}, as that table is whole", *place, (option,)
+                f"{refusal}; or pass {option}, since that table is intact", *place, (option,)
             ) from None
         raise
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
@@ -513,7 +512,7 @@ def draft_vocabulary(
 
 
 def _own_table(drafter: Drafter, name: str) -> Tensor | None:
-    """d2t or t2d where it has numbers of its own: not made of the other (--fix-reading)."""
+    """Return d2t or t2d unless it is computed from the other (--fix-reading)."""
     tensor = drafter.tensors.get(name)
     return tensor if tensor and tensor.stored[0].endswith(name) else None
 
@@ -531,7 +530,7 @@ def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: Dr
 
 
 class Counts(Struct, frozen=True):
-    """How often each token was counted, the sum of all counts, and the file's name and digest."""
+    """The count of each token, the sum of all counts, and the file's name and digest."""
 
     by_token: Mapping[int, int]
     total: int
@@ -554,14 +553,14 @@ def pruned(
     head = drafter.tensors.get("lm_head.weight")
     if not 0 < size < have:
         raise UsageError(
-            f"--draft-vocab {size}: this drafter has {have} tokens, and there are no rows to add; give a"
+            f"--draft-vocab {size}: this drafter has {have} draft tokens, and rows cannot be added; pass a"
             f" number below {have}",
             options=("--draft-vocab",),
         )
     if head is None:
         raise OptionNeededError(
-            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave"
-            " out; pass --materialize-lm-head with --target",
+            "this drafter uses the target's lm_head and has no rows of its own to leave out; pass"
+            " --materialize-lm-head with --target",
             options=("--materialize-lm-head",),
         )
     counts = read_counts(request.counts, drafter.dims.vocab)
@@ -569,8 +568,8 @@ def pruned(
     special_tokens = [token for token in request.kept or () if token in rows]
     if len(special_tokens) > size:
         raise UsageError(
-            f"--draft-vocab {size}: {len(special_tokens)} special tokens stay whatever was counted; give at"
-            f" least {len(special_tokens)}",
+            f"--draft-vocab {size}: {len(special_tokens)} special tokens always stay; pass at least"
+            f" {len(special_tokens)}",
             options=("--draft-vocab",),
         )
     tokens = most_counted(counts.by_token, rows, size, special_tokens)
@@ -605,32 +604,32 @@ def _notes(
         f" {counts.name}{f', {before:.2%} before' if before != 1.0 else ''}"
     )
     is_small = after < SMALL_SHARE
-    advice = ": every other token ends a draft; give a larger --draft-vocab" if is_small else ""
+    advice = ": every other token ends a draft; pass a larger --draft-vocab" if is_small else ""
     yield Note("warning" if is_small else "note", about, text + advice)
     uncounted = sum(not counts.by_token.get(token) for token in set(tokens) - set(special or ()))
     missing = [token for token in special or () if token not in rows]
     warnings = (
         (
             uncounted,
-            f"{uncounted} of the {len(tokens)} were never counted and fill it up, the lowest ids first; count"
-            " more text, or give a smaller --draft-vocab",
+            f"{uncounted} of the {len(tokens)} tokens were never counted: the lowest ids fill the vocabulary;"
+            " count more text, or pass a smaller --draft-vocab",
         ),
         (
             special is None,
-            "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name"
-            " them",
+            "the tokens that end an answer are unknown and may have been removed; pass --target, whose"
+            " configs state them",
         ),
         (
             special is not None and not special,
-            "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id;"
-            " they may be gone",
+            "the target's config.json and generation_config.json have no bos_token_id and no eos_token_id;"
+            " these tokens may have been removed",
         ),
         (
             missing,
             f"the target's special tokens {missing} have no row in this drafter; it never drafts them",
         ),
     )
-    yield from (Note("warning", about, text) for is_there, text in warnings if is_there)
+    yield from (Note("warning", about, text) for is_present, text in warnings if is_present)
 
 
 def most_counted(
@@ -659,23 +658,23 @@ def read_counts(path: Path, vocab: int) -> Counts:
         is_count = type(count) is int
         check(
             (len(fields) != 2, f'{place}: {len(fields)} words; "id count" was expected'),
-            (token < 0, f"{place}: no token id; counts go by id, not by text"),
+            (token < 0, f"{place}: not a token id; count tokens by id, not by text"),
             (
                 token >= vocab,
-                f"{place}: token {token} is outside of this drafter's vocabulary of {vocab}; these are"
-                " counts of another one",
+                f"{place}: token {token} is outside of this drafter's vocabulary of {vocab}; use counts of"
+                " this vocabulary",
             ),
-            (token in counts, f"{place}: token {token} is counted twice; give each token once"),
-            (not is_count, f"{place}: no count; a whole number was expected"),
-            (is_count and count < 0, f"{place}: a count of {count}; counts begin at 0"),
+            (token in counts, f"{place}: token {token} is listed twice; list each token once"),
+            (not is_count, f"{place}: not a count; a whole number was expected"),
+            (is_count and count < 0, f"{place}: a count of {count}; 0 or more was expected"),
         )
         counts[token] = count
     if not any(counts.values()):
-        raise UsageError(f"{where} counts nothing; {FORMS} was expected")
+        raise UsageError(f"{where} has no count above 0; {FORMS} was expected")
     return Counts(counts, sum(counts.values()), path.name, sha256(raw).hexdigest())
 
 
-# no message has what the file says: it may be any file, of secrets too
+# no message quotes the file: it may be any file, with secrets
 def _entries(text: str, where: str) -> Iterator[tuple[Any, ...]]:
     first = text.lstrip()[:1]
     if first not in ("{", "["):

@@ -50,7 +50,7 @@ from eaglectl.formats.format import Layout
 from eaglectl.target.files import rotation_file
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
-BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
+BLOCK = 1 << 24  # numbers in memory as float64 at once (128 MiB), if rows are computed one by one
 
 
 def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | None = None) -> Array:
@@ -108,8 +108,8 @@ def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[byte
 
 
 ROPE_STYLES = ("neox", "interleaved")
-# how much larger than the embedding's half the state's half is made: the norm of both hardly depends on the
-# embedding then
+# the factor between the state's half and the embedding's half: the norm of both then hardly depends on the
+# embedding
 STATE_SHARE = 32.0
 INNER, OUTER = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
 ROUNDING = 2.0**-8  # of bfloat16: a factor nearer to one is none
@@ -136,7 +136,9 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
     sizes = np.abs(evaluate(inner, checkpoint))
     scale = float(np.sqrt((sizes**2).mean()))
     if not np.isfinite(scale) or scale == 0:
-        raise RefusedError(f"{INNER} has no finite size; no norm replaces it and hidden_norm")
+        raise RefusedError(
+            f"the RMS of {INNER} is zero or not finite; it cannot be combined with hidden_norm"
+        )
     computed = Computed(
         "input_layernorm and hidden_norm as one",
         (outer, inner),
@@ -144,8 +146,8 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
     )
     low, high = float(sizes.min()) / scale - 1, float(sizes.max()) / scale - 1
     text = (
-        "trained with the hidden state normed twice; one norm was written for both: the direction is exact,"
-        f" the size may differ by {low:+.0%} to {high:+.0%}"
+        "trained with the hidden state normed twice; the output has one norm for both: the direction is"
+        f" exact, the size can differ by {low:+.0%} to {high:+.0%}"
     )
     doubt = Note("warning", HIDDEN_NORM, text, JOINED_NORMS, drafter.producer, is_open=True)
     if max(high, -low) < ROUNDING:
@@ -164,16 +166,16 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
 def rewritten_attention(
     checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequest
 ) -> TransformedDrafter:
-    """Return the attention that engines run, rewritten as --rope-style and --mla-query-lora say.
+    """Return the drafter with its attention rewritten by --rope-style and --mla-query-lora.
 
-    Raises RefusedError if that is another function, UsageError for an option that does not apply.
+    Raises RefusedError if the function would change, UsageError for an option that does not apply.
     """
     style, has_query_lora = request.rope_style, request.has_query_lora
     is_mla, option = drafter.dims.attention == "MLA", "--rope-style" if style else "--mla-query-lora"
     check(
         (
             not is_mla and (style or has_query_lora),
-            f"{option} is for MLA drafters, and this one is {drafter.dims.attention}",
+            f"{option} is for MLA drafters, and this drafter has {drafter.dims.attention}",
             (option,),
         ),
         (
@@ -189,13 +191,13 @@ def rewritten_attention(
     )
     if style == "neox":
         raise RefusedError(
-            "--rope-style neox would be rotated wrongly: no engine and no layout reads rope_interleave,"
-            " all rotate MLA drafters interleaved; leave it out",
+            "--rope-style neox would be wrong: all engines and layouts rotate MLA drafters interleaved,"
+            " and none reads rope_interleave; leave it out",
             options=("--rope-style",),
         )
     result = TransformedDrafter(drafter)
     if style and is_mla and not drafter.rope.is_interleaved:
-        text = "the rotary rows of the queries and of the shared key are interleaved: the same function"
+        text = "the rotary rows of the queries and the shared key are interleaved; the function is unchanged"
         paired = with_moves(drafter, rotary_moves(drafter, HALVES))
         paired = replace(paired, rope=replace(drafter.rope, is_interleaved=True))
         result = TransformedDrafter(paired, (Note("note", "rope_interleave", text),))
@@ -224,16 +226,16 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
     for name in query_weights(drafter):
         query, module = unquantised_weight(drafter, name), name.rpartition(".")[2]
         tensors[query.name] = replace(query, origin=Computed(how, (query,), lambda values: values / divisor))
-    note = Note("note", module, f"{module} is {how}: the trainer had left it out, and engines multiply by it")
+    note = Note("note", module, f"{module} is {how}: the trainer left it out, and engines multiply by it")
     return TransformedDrafter(replace(drafter, tensors=tensors, rope=rope), (note,))
 
 
 def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None = None) -> TransformedDrafter:
     """Return the drafter with its q_proj as q_a_proj, a norm and q_b_proj; nearly exact.
 
-    `dtype` is the one that is written. A layer's input is normed and then weighted; q_a_proj undoes the
-    weights, so that the norm between the two always divides by the same size, but for eps. The state's half
-    is made STATE_SHARE larger: an embedding, which may be small enough for eps to matter, then hardly counts.
+    `dtype` is the output's. A layer's input is normed and then weighted; q_a_proj undoes the weights, so that
+    the norm between the two always divides by the same size, except for eps. The state's half is scaled by
+    STATE_SHARE: an embedding that is small enough for eps to matter then hardly counts.
     """
     dims = drafter.dims
     rank, eps, tensors = 2 * dims.hidden, float(drafter.settings["rms_norm_eps"]), dict(drafter.tensors)
@@ -242,8 +244,8 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
         del tensors[query.name]
         if query.dtype not in FLOATS:
             raise RefusedError(
-                f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised"
-                " drafter",
+                f"{query.name} is {query.dtype}; --mla-query-lora needs unquantised values: convert the"
+                " unquantised drafter",
                 options=("--mla-query-lora",),
             )
         names = ("input_layernorm", "hidden_norm") if layer == 0 else ("input_layernorm",)
@@ -252,18 +254,18 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
         for norm, weight in zip(norms, weights, strict=True):
             if not bool(np.isfinite(weight).all()) or not bool(weight.all()):
                 raise RefusedError(
-                    f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
+                    f"{norm.name} has zeros or values that are not finite, which q_a_proj cannot undo;"
                     " --mla-query-lora does not work for this drafter",
                     options=("--mla-query-lora",),
                 )
         tensors |= _query_factors(query, norms, weights, dtype or query.dtype, eps)
-    # of a query whose embedding is zeros: by what its half counts in the norm
+    # the error of a query whose embedding is zeros: the share of that half in the norm
     error = (1 + 1 / (STATE_SHARE**2 + 2 * eps)) ** 0.5 - 1
     size = dims.layers * rank * (rank + dims.heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim))
     text = (
-        f"q_proj is written as q_a_proj and q_b_proj of rank {rank} ({size:,} numbers): queries are"
-        f" off by at most {error:.1e} for any embedding, by {eps:g}/2r^2 for a fed-back state of RMS"
-        " r, and by rounding"
+        f"q_proj is written as q_a_proj and q_b_proj of rank {rank} ({size:,} numbers): the relative error"
+        f" of queries is at most {error:.1e} for any embedding, {eps:g}/2r^2 for a fed-back state of RMS"
+        " r, and rounding"
     )
     return TransformedDrafter(
         replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank)),
@@ -275,7 +277,7 @@ def _query_factors(
     query: Tensor, norms: tuple[Tensor, ...], weights: Sequence[Array], dtype: str, eps: float
 ) -> dict[str, Tensor]:
     width, rank = query.shape[1], 2 * norms[0].shape[0]
-    # one over the norms' weights; the last are the state's
+    # the inverse of the norms' weights; the last are the state's
     undone = rounded(
         np.concatenate([*(1.0 / weight for weight in weights[:-1]), STATE_SHARE / weights[-1]]), dtype
     )
@@ -301,10 +303,10 @@ def _query_factors(
 
 
 def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
-    """Return the drafter with blocks by ascending boundary: engines sort ids and drop repeated ones (C35).
+    """Return the drafter with fc's blocks by ascending boundary: engines sort ids and drop repeats (C35).
 
-    Bytes move if every layer is named once. The blocks of a layer that is named twice are added, which is
-    exact: both take the same state. Raises RefusedError if they cannot be added.
+    Bytes move if every layer is named once. The blocks of a repeated layer are added, which is exact: both
+    take the same state. Raises RefusedError if they cannot be added.
     """
     groups, tensors, count = drafter.aux.order, dict(drafter.tensors), drafter.dims.aux
     if groups is None:
@@ -312,8 +314,8 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
     order, notes = [group[0] for group in groups], list[Note]()
     if tensors[FC].dtype not in ITEM_SIZE:
         raise RefusedError(
-            f"fc.weight is {tensors[FC].dtype}; the blocks of a quantised fc cannot be moved or added: write"
-            " the ids in ascending order when training"
+            f"fc.weight is {tensors[FC].dtype}; the blocks of a quantised fc cannot be moved or added: train"
+            " with ids in ascending order"
         )
     names = [f"fc_norm.{block}.weight" for block in range(count if drafter.norms.fc_norm else 0)]
     norms = [tensors.pop(name) for name in names]
@@ -331,7 +333,7 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
             Note(
                 "note",
                 FC,
-                f"boundaries {repeated} were named more than once; their blocks of fc are added into one",
+                f"boundaries {repeated} are repeated; their blocks of fc are added into one",
             )
         ]
     return TransformedDrafter(
@@ -348,17 +350,17 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
 def _blocks_added(
     drafter: Drafter, groups: Sequence[Sequence[int]], norms: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """fc with the blocks of each group added, weighted by a repeated layer's norms, which become ones."""
-    # what takes the two states of a repeated layer apart before fc
+    """Return fc with each group's blocks added, weighted by a repeated layer's norms, which become ones."""
+    # tensors that treat the two states of a repeated layer differently before fc
     obstacles = {
-        INPUT_NORM: "input_norm norms over both of them",
+        INPUT_NORM: "input_norm covers both",
         "mask_hidden": "mask_hidden has a state for each",
     }
     for name, why in obstacles.items():
         if name in drafter.tensors:
             raise RefusedError(
-                f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice, and {why}; its two blocks"
-                " of fc cannot be added: train with distinct layers"
+                f"aux layer ids {list(drafter.aux.ids or ())} repeat a layer, and {why}; its two blocks of fc"
+                " cannot be added: train with distinct layers"
             )
 
     def make(fc: Array, *weights: Array) -> Array:
@@ -424,8 +426,8 @@ def find_target_matrix(target: Checkpoint, option: str, *, is_head: bool = False
         name = matrix(target.tensors, EMBEDDINGS)
     if name is None:
         raise RefusedError(
-            f"{option}: {target.source.place} has no {'lm_head' if is_head else 'embedding'} of plain"
-            " numbers; give the target's unquantised weights",
+            f"{option}: {target.source.place} has no unquantised {'lm_head' if is_head else 'embedding'};"
+            " pass the target's unquantised weights",
             options=(option,),
         )
     return _stored_matrix(target, name)
@@ -441,14 +443,14 @@ def with_head(drafter: Drafter, head: TargetMatrix, option: str = MATERIALIZE) -
             f"{option}: this drafter has an lm_head of its own; leave the option out", options=(option,)
         )
     tensor = head.as_head((drafter.dims.draft_vocab, drafter.dims.hidden), option)
-    notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
+    notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # "it has no lm_head"
     return replace(drafter, tensors={**drafter.tensors, HEAD: tensor}, notes=notes)
 
 
 def with_whole_head(
     checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary, head: TargetMatrix
 ) -> tuple[Drafter, DraftVocabulary]:
-    """Return the drafter with all rows of the target's head instead of some: the same function of these.
+    """Return the drafter with all rows of the target's head instead of a part.
 
     Such a head was not trained (speculators 0.9.0 by default). Raises UsageError for a trained one,
     RefusedError if the shapes do not match.
@@ -464,7 +466,7 @@ def with_whole_head(
         ours = evaluate(stored.with_rows([rows[token] for token in tokens]), checkpoint)
         if encode(theirs, stored.dtype, HEAD) != encode(ours, stored.dtype, HEAD):
             raise UsageError(
-                f"{MATERIALIZE}: this drafter has an lm_head of its own, which is not of rows of the target's"
+                f"{MATERIALIZE}: this drafter has an lm_head of its own, with other rows than the target's"
                 f" {head.name}; leave the option out",
                 options=(MATERIALIZE,),
             )
@@ -485,10 +487,10 @@ def with_whole_head(
 
 ROTATE, MEASURE, TRAINED = "--target-rotation", "measure", "--trained-target"
 MATRIX = "global_rotation"  # ModelSlim's name
-# the largest element of Q^T Q - 1 of a matrix that was stored in bfloat16
+# the largest element of Q^T Q - 1 for a matrix stored in bfloat16
 ORTHOGONAL = 0.01
-# of what a rotation leaves of the target's embedding: bfloat16 leaves 0.002, and SpinQuant, which takes the
-# mean from each row before it rotates, about 1/sqrt(hidden)
+# the largest share of the target's embedding that a rotation may leave unexplained: bfloat16 leaves 0.002,
+# and SpinQuant, which subtracts the mean of each row before it rotates, about 1/sqrt(hidden)
 LEAST_EXPLAINED = 0.05
 EMBEDDING = "embed_tokens.weight"
 
@@ -534,8 +536,8 @@ def find_rotation(
     for option, embedding in ((TRAINED, before), ("--target", after)):
         if embedding is not None and embedding.shape[1] != width:
             raise RefusedError(
-                f"{ROTATE}: {embedding.name} of {option} is {embedding.shape[1]} wide, and the drafter takes"
-                f" states of {width}",
+                f"{ROTATE}: {embedding.name} of {option} has width {embedding.shape[1]}, and the drafter"
+                f" takes hidden states of width {width}",
                 options=(ROTATE,),
             )
     if text == MEASURE:
@@ -553,8 +555,8 @@ def find_rotation(
         return rotation
     if trained is None:
         raise UsageError(
-            f"{ROTATE}: this drafter drafts with its target's lm_head, and the rotated target's has the"
-            f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on",
+            f"{ROTATE}: this drafter uses the target's lm_head, and the rotated target's includes the final"
+            f" norm; pass {TRAINED} with the folder of the target that it was trained on",
             options=(ROTATE,),
         )
     return replace(rotation, head=find_target_matrix(trained, TRAINED, is_head=True))
@@ -570,7 +572,7 @@ def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
     fc = drafter.tensors.get(FC)
     dtype = fc.dtype if fc else ""
     check(
-        (fc is None, f"{ROTATE}: this drafter has no fc, so nothing of it can be rotated", (ROTATE,)),
+        (fc is None, f"{ROTATE}: this drafter has no fc to rotate", (ROTATE,)),
         (
             dtype not in ITEM_SIZE,
             f"{ROTATE}: fc.weight is {dtype}; rotate the unquantised drafter",
@@ -578,18 +580,18 @@ def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
         ),
         (
             INPUT_NORM in drafter.tensors and any(name.startswith("fc_norm.") for name in drafter.tensors),
-            f"{ROTATE}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of the first do"
-            " not commute with the rotation, and the second stands between them and fc",
+            f"{ROTATE}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of input_norm"
+            " do not commute with the rotation, and fc_norm is between them and fc",
             (ROTATE,),
         ),
         (
             drafter.rotation is not None,
-            f"{ROTATE}: fc is rotated already (eaglectl.json); convert the drafter that it was made of",
+            f"{ROTATE}: fc is rotated already (eaglectl.json); convert the original drafter",
             (ROTATE,),
         ),
         (
             is_shared and drafter.dims.hidden != drafter.dims.target_hidden,
-            f"{ROTATE}: a target wider than the drafter has no embedding that they can share",
+            f"{ROTATE}: a drafter cannot share the embedding of a wider target",
             (ROTATE,),
         ),
         error=RefusedError,
@@ -602,7 +604,7 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
         source = FolderSource(path)
         if (rotation := rotation_file(source)) is None:
             raise UsageError(
-                f"{ROTATE} {path}: its quant_model_description.json names no rotation; give the matrix as a"
+                f"{ROTATE} {path}: its quant_model_description.json names no rotation; pass the matrix as a"
                 f" safetensors file, or {MEASURE}",
                 options=(ROTATE,),
             )
@@ -612,7 +614,8 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
     if MATRIX not in squares and len(squares) != 1:
         listing = ", ".join(f"{name} {list(stored.shape)}" for name, stored in list(file.tensors.items())[:4])
         raise RefusedError(
-            f"{ROTATE}: {path} has no one matrix [{size}, {size}], the aux states' width; it has {listing}",
+            f"{ROTATE}: {path} must have one matrix [{size}, {size}], the width of the aux states; it has"
+            f" {listing}",
             options=(ROTATE,),
         )
     name = MATRIX if MATRIX in squares else squares[0]
@@ -630,8 +633,8 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
     record = {"file": path.name, "tensor": name, "sha256": sha256(raw).hexdigest()}
     if before is None:
         text = (
-            "the matrix was not compared with this target, as no embedding from before the rotation is here;"
-            f" pass {TRAINED} to have it compared"
+            "the matrix was not compared with this target, since no embedding from before the rotation is"
+            f" here; pass {TRAINED} to compare it"
         )
         return TargetRotation(matrix, record, notes=(Note("warning", FC, text),))
     return TargetRotation(matrix, {**record, "residual": _residual(matrix, before, after)})
@@ -645,19 +648,20 @@ def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float
     residual = float(np.linalg.norm(left) / (np.linalg.norm(theirs) or 1.0))
     if not residual <= LEAST_EXPLAINED:
         raise RefusedError(
-            f"{ROTATE}: the matrix does not make the target's embedding of the drafter's: {residual:.0%} of"
-            f" it is left ({LEAST_EXPLAINED:.0%} at most may be); is it this target's, and not transposed?",
+            f"{ROTATE}: the matrix does not rotate the drafter's embedding to the target's: {residual:.0%} is"
+            f" unexplained ({LEAST_EXPLAINED:.0%} is allowed); check that the matrix is this target's and not"
+            " transposed",
             options=(ROTATE,),
         )
     return residual
 
 
 def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> TargetRotation:
-    """Q by orthogonal Procrustes: the rotation that brings E nearest to E'."""
+    """Return Q by orthogonal Procrustes: the rotation that brings E nearest to E'."""
     if before is None:
         raise UsageError(
-            f"{ROTATE} {MEASURE} compares embeddings, and this drafter has none of the target's width of its"
-            f" own; pass {TRAINED} with the folder of the target that it was trained on",
+            f"{ROTATE} {MEASURE} compares embeddings, and this drafter has no own embedding of the target's"
+            f" width; pass {TRAINED} with the folder of the target that it was trained on",
             options=(ROTATE,),
         )
     size, rows = before.shape[1], min(before.shape[0], after.shape[0])
@@ -668,23 +672,23 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> Targ
         squares += (np.square(ours).sum(), np.square(theirs).sum(), np.square(theirs - ours).sum())
     if not np.isfinite(cross).all():
         raise RefusedError(
-            f"{ROTATE}: {before.name} or {after.name} holds values that are not finite", options=(ROTATE,)
+            f"{ROTATE}: {before.name} or {after.name} has values that are not finite", options=(ROTATE,)
         )
     left, values, right = np.linalg.svd(cross)
     residual = sqrt(max(squares[0] + squares[1] - 2 * values.sum(), 0.0) / (squares[1] or 1.0))
     if squares[2] <= LEAST_EXPLAINED**2 * squares[1]:
         raise RefusedError(
-            f"{ROTATE}: the target's embedding is the one that was trained on: it is not rotated",
+            f"{ROTATE}: the target is not rotated: its embedding equals that of the training",
             options=(ROTATE,),
         )
     # the share of each direction that is unknown, where the residual is spread over all of them
     error = residual * sqrt(float((squares[1] / size / np.maximum(values, 1e-300)).mean()))
     if rows < size or not max(residual, error) <= LEAST_EXPLAINED:
         raise RefusedError(
-            f"{ROTATE}: no rotation makes the target's embedding of the one that was trained on:"
-            f" {residual:.0%} of it is left ({LEAST_EXPLAINED:.0%} at most may be), and {rows} rows leave"
-            f" {min(error, 1.0):.0%} of the rotation of {size} dimensions open; is this the target, and was"
-            " the drafter's embedding its copy?",
+            f"{ROTATE}: no rotation maps the embedding of the training to the target's: {residual:.0%} is"
+            f" unexplained ({LEAST_EXPLAINED:.0%} is allowed), and {rows} rows leave {min(error, 1.0):.0%} of"
+            f" the rotation of {size} dimensions open; check that this is the target, and that the drafter's"
+            " embedding was its copy",
             options=(ROTATE,),
         )
     return TargetRotation(left @ right, {"measured": {"residual": residual, "error": error, "rows": rows}})
@@ -716,21 +720,21 @@ def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRota
         tensors[EMBEDDING] = rotation.embedding.as_tensor(EMBEDDING, f"{rotation.embedding.name}, as trained")
     elif EMBEDDING not in tensors:
         raise UsageError(
-            f"{ROTATE} keeps the embedding that was trained; leave --drop {EMBEDDING} out",
+            f"{ROTATE} keeps the trained embedding; leave --drop {EMBEDDING} out",
             options=("--drop",),
         )
     strays = {
         **drafter.strays,
         **dict.fromkeys(
             [tensor.stored[0] for name, tensor in drafter.tensors.items() if name not in tensors],
-            "the target's rotated embedding takes its place",
+            "replaced by the target's rotated embedding",
         ),
     }
     result = replace(drafter, tensors=tensors, rotation=rotation.record, strays=strays)
     if rotation.head is not None:
         result = with_head(result, rotation.head, TRAINED)
     alone = (
-        "rotated for this target alone; vllm-ascend rotates drafters of ModelSlim's targets itself, and takes"
+        "rotated for this target only; vllm-ascend itself rotates drafters of ModelSlim targets, and needs"
         " the unrotated one"
     )
     return TransformedDrafter(

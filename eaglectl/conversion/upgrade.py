@@ -1,7 +1,7 @@
 """EAGLE-3 to EAGLE-3.1 and, where it is exact, back (docs/upgrade.md).
 
-Nothing here runs a model: what was measured on data comes as Statistics. The output has the 3.1 layout at
-EAGLE-3's acceptance; only training with the two norms improves on that.
+Nothing here runs a model: measurements come as Statistics. The output has the 3.1 layout at EAGLE-3's
+acceptance; only training with the two norms improves on that.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ from eaglectl.files.header import header_json, parse_json
 from eaglectl.files.source import Source
 from eaglectl.files.writer import STATISTICS, Folder, hashed
 
-# of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
+# of the ridge; 1e-3 gives the same within the intervals on the tiny pair
 STRENGTH = 1e-2
-# the shrinking alone leaves about a tenth; first tokens, massive in many targets, which no norm fits, a few
-# hundredths more where texts are of a hundred tokens
+# shrinking alone leaves about a tenth; in texts of a hundred tokens, the massive states of first tokens add a
+# few hundredths, since no norm fits them
 LARGE_RESIDUAL = 0.2
 UNIFORM = 1e-3  # the largest spread of norm.weight, relative to its RMS, that counts as uniform
 RESIDUAL_WRITER = re.compile(r"^fc\.(weight|bias)$|(self_attn\.o_proj|mlp\.down_proj)\.(weight|bias)$")
@@ -63,9 +63,9 @@ Matches = Annotated[int, Meta(ge=0, le=64)]  # of the tokens of one draft
 
 
 class PromptMatches(Struct, frozen=True):
-    """What the gate measured on one prompt: its digest, the target's answer, and drafts from each position.
+    """The gate's results on one prompt: its digest, the target's answer, and the matches at each position.
 
-    `before` and `after` are the leading tokens of each draft that are the answer's, of both drafters.
+    `before` and `after` are the numbers of leading draft tokens that match the answer, of both drafters.
     """
 
     prompt: str
@@ -86,14 +86,14 @@ class GateResults(Struct, frozen=True):
 
 
 class Statistics(Result, frozen=True):
-    """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
+    """Medians over calibration tokens, and the matrices if there were enough tokens to refit fc.
 
     `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`
     the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
-    drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
-    empty where it is not known. `measured`: what the drafter's files left open and how it was answered, as
-    eaglectl.json has it. `gate` is what a gate measured with them. `out` is the folder that holds
-    them, `trust_remote_code`: the target's own code was allowed to run.
+    drafter, the target and all prompts together, `prompts` of each prompt. `engine` is the engine that ran
+    the target; empty if unknown. `measured` has the measured answers to open questions, as in eaglectl.json;
+    `gate` the results of an undecided gate. `out` is the folder of the statistics. `trust_remote_code`: the
+    target's own code was allowed to run.
     """
 
     digests: Mapping[str, str]
@@ -115,7 +115,7 @@ class Statistics(Result, frozen=True):
 
     def __fspath__(self) -> str:
         if self.out is None:
-            raise UsageError("these statistics are in no folder; calibrate writes one")
+            raise UsageError("these statistics are not in a folder; pass `out` to calibrate")
         return self.out
 
     def described(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def target_digest(source: Source) -> str:
 def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
     """Write a folder, all or nothing.
 
-    Raises UsageError where it exists, UnreadableError where nothing can be written.
+    Raises UsageError if it exists, UnreadableError if it cannot be written.
     """
     document = {
         "schema": STATISTICS.schema,
@@ -193,7 +193,7 @@ def read_statistics(folder: Path) -> Statistics:
     try:
         value = parse_json(FILE, read_small_file(folder / FILE, MAX_STATISTICS, "--calibration"))
         if not isinstance(value, dict) or value.get("schema") != STATISTICS.schema:
-            raise UnreadableError(f"{FILE} is not what this version of it writes")
+            raise UnreadableError(f"{FILE} has another schema than this version of eaglectl writes")
         statistics = msgspec.convert({**value, "matrices": None}, Statistics)
         statistics = replace(statistics, matrices=_matrices(folder, value))
         _check_numbers(statistics)
@@ -201,13 +201,13 @@ def read_statistics(folder: Path) -> Statistics:
             _check_matrices(statistics.matrices, len(statistics.boundaries))
     except OSError as error:
         raise UnreadableError(
-            f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}",
+            f"--calibration {error.filename or folder}: {error.strerror}; pass the folder that {WRITES}",
             options=("--calibration",),
         ) from None
     except (UnreadableError, ValueError, KeyError, TypeError) as error:
         what = f"{MATRICES} has no {error}" if isinstance(error, KeyError) else str(error)
         raise UnreadableError(
-            f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}",
+            f"--calibration {folder}: not a folder that calibrate wrote ({what}); pass the one that {WRITES}",
             options=("--calibration",),
         ) from None
     return statistics
@@ -247,7 +247,7 @@ def _check_numbers(statistics: Statistics) -> None:
             "the gate's drafts before and after differ in number",
         ),
         (0 in lengths or len(lengths) > 1, "boundaries, rms and log_ratio_sd differ in length"),
-        (not all(size > 0 for size in (*sizes, statistics.tokens)), "a size is not above 0"),
+        (not all(size > 0 for size in (*sizes, statistics.tokens)), "a number is not above 0"),
         error=_not_as_written,
     )
 
@@ -268,7 +268,7 @@ def _check_matrices(matrices: Matrices, layers: int) -> None:
 
 
 def _not_as_written(fault: str, **fields: Any) -> UnreadableError:
-    return UnreadableError(f"{FILE} is not as it was written: {fault}", **fields)
+    return UnreadableError(f"{FILE} is damaged: {fault}", **fields)
 
 
 def check_statistics(
@@ -279,9 +279,9 @@ def check_statistics(
     *,
     is_of_states: bool = False,
 ) -> None:
-    """Raise RefusedError unless they were made with this drafter, these aux layers and this target.
+    """Raise RefusedError unless the statistics are of this drafter, its aux layers and this target.
 
-    `is_of_states`: only the scales of the target's states are used, common to drafters of these layers.
+    `is_of_states`: only the scales of the target's states are used, which drafters of the same layers share.
     """
     was_direction, has = statistics.is_direction, drafter.norms.norm_before_residual
     eps, is_of_drafter = float(drafter.settings["rms_norm_eps"]), not is_of_states
@@ -289,34 +289,33 @@ def check_statistics(
     differences = (
         (
             is_of_drafter and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter),
-            "was made with another drafter",
+            "is of another drafter",
         ),
         (
             is_of_drafter and was_direction != has,
-            f"was made with norm_before_residual {str(was_direction).lower()}, and this drafter says"
-            f" {str(has).lower()}",
+            f"has norm_before_residual {str(was_direction).lower()}, and this drafter {str(has).lower()}",
         ),
         (
             is_of_drafter and statistics.eps != eps,
-            f"was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}",
+            f"has rms_norm_eps {statistics.eps:g}, and this drafter {eps:g}",
         ),
-        (count != drafter.dims.aux, f"is of {count} layers and this drafter takes {drafter.dims.aux}"),
+        (count != drafter.dims.aux, f"is of {count} layers, and this drafter takes {drafter.dims.aux}"),
         (
             ours is not None and theirs != list(ours),
-            f"is of boundaries {theirs} and this drafter takes {list(ours or ())}",
+            f"is of boundaries {theirs}, and this drafter takes {list(ours or ())}",
         ),
         (
             target is not None and statistics.digests.get("target") != target_digest(target),
-            "was made with another target",
+            "is of another target",
         ),
     )
-    for is_there, difference in differences:
-        if is_there:
+    for is_present, difference in differences:
+        if is_present:
             raise RefusedError(
-                f"the calibration {difference}; give --calibration the folder that {WRITES}",
+                f"the calibration {difference}; --calibration needs the folder that {WRITES}",
                 options=("--calibration",),
             )
-    unknown = f"whether this drafter takes the calibration's boundaries {theirs} is not known"
+    unknown = f"it is unknown whether this drafter takes the calibration's boundaries {theirs}"
     check((is_of_states and ours is None, f"{unknown}; pass --target or --aux-layers", ("--target",)))
 
 
@@ -328,8 +327,8 @@ def at_version(
         already = Note(
             "warning",
             "upgrade",
-            "this drafter is EAGLE-3.1 already: its layout alone changes, and nothing is calibrated, marked"
-            " or measured for --to 3.1",
+            "this drafter is EAGLE-3.1 already: only its layout changes, and --to 3.1 calibrates and measures"
+            " nothing",
         )
         return TransformedDrafter(drafter, (already,))
     if version in (None, drafter.version):
@@ -348,9 +347,10 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
             not recipe.is_start
             and recipe.statistics is None
             and needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output),
-            "--to 3.1 sets fc_norm and norm_output from the target's states; pass --target with the target's"
-            " weights, or --calibration with the folder that `eaglectl calibrate SOURCE -o calibration"
-            " --target TARGET` writes; --init-only gives a trainer's start without them",
+            "--to 3.1 computes fc_norm and norm_output from the target's hidden states; pass --target with"
+            " the target's weights, or --calibration with the folder that `eaglectl calibrate SOURCE -o"
+            " calibration --target TARGET` writes; --init-only writes a starting point for training without"
+            " them",
             ("--to", "--target"),
         )
     )
@@ -365,15 +365,14 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
     note = Note(
         "note",
         "upgrade",
-        "the 3.1 layout at EAGLE-3's acceptance; what 3.1 gains comes from training with it: fine-tune this"
-        " output",
+        "this is the 3.1 layout at EAGLE-3's acceptance; fine-tune this output to gain from 3.1",
     )
     if recipe.is_start:
         record["needs_finetune"] = True
         note = Note(
             "warning",
             "init_only",
-            "this is a start for a trainer and not a drafter to serve; its acceptance was not looked at",
+            "this is a starting point for training: do not serve it; its acceptance was not measured",
         )
     return TransformedDrafter(result.drafter, (*result.notes, note), {"upgrade": record})
 
@@ -391,19 +390,18 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
         tensors[name] = Tensor(name, dtype, (size,), Computed(how, (), partial(np.full, size, scale)))
     needed = refit_tokens(drafter)
     if mode == "refit" and (statistics.matrices is None or statistics.tokens < needed):
-        mode, why = "calibrated", "the calibration holds no matrices to refit fc with"
+        mode, why = "calibrated", "the calibration has no matrices to refit fc"
         if statistics.matrices is not None:
             why = f"{statistics.tokens} calibration tokens are too few to refit fc ({needed} at least)"
         text = (
-            f"{why}; the scales alone are set, as --fc-norm calibrated does: calibrate again, with more"
-            " prompts"
+            f"{why}; only the scales are set, as with --fc-norm calibrated: calibrate again with more prompts"
         )
         notes.append(Note("warning", "fc.weight", text))
     elif mode == "refit":
         refit_fc, residual = _refit(evaluate(fc, checkpoint), np.repeat(scales, size), statistics)
         if residual > LARGE_RESIDUAL:
             text = (
-                f"the refit leaves {residual:.0%} of what fc made unexplained; see what the gate says, or"
+                f"the refit leaves {residual:.0%} of fc's output unexplained; check the gate's result, or"
                 " calibrate with more prompts"
             )
             notes.append(Note("warning", "fc.weight", text))
@@ -443,7 +441,7 @@ def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array,
         solved, lam = solve_ridge(gram, cross, first, STRENGTH)
     except torch.linalg.LinAlgError:
         raise OptionNeededError(
-            "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass"
+            "the calibration's matrix is singular; calibrate with more and more diverse prompts, or pass"
             " --fc-norm calibrated",
             options=("--fc-norm",),
         ) from None
@@ -471,8 +469,8 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
         tensors, record = _rescaled(switched, weight, rms, size)
     if is_exact:
         text = (
-            "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing"
-            " gained by it"
+            "norm_before_residual is true, so norm_output does not change the function: nothing is lost or"
+            " gained"
         )
         notes = (Note("note", "norm_output", text),)
     switched = replace(switched, tensors={**drafter.tensors, **tensors})
@@ -482,7 +480,7 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
 def _with_size_in_head(
     drafter: Drafter, weight: Array, size: float, dtype: str | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """norm.weight is set to the size in every channel, and lm_head takes what it was."""
+    """Return norm.weight with the size in every channel, and lm_head times its former weights."""
     norm, head = drafter.tensors["norm.weight"], drafter.tensors["lm_head.weight"]
     sigma = float(rounded(np.array(size), dtype or norm.dtype))
     factors = weight / sigma
@@ -501,8 +499,8 @@ def _rescaled(
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > UNIFORM * rms:
             raise OptionNeededError(
-                "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to"
-                " take it; pass --materialize-lm-head with --target, or --no-norm-output",
+                "norm_output would not be exact: norm.weight is not uniform, and the drafter has no own"
+                " lm_head to absorb it; pass --materialize-lm-head with --target, or --no-norm-output",
                 options=("--materialize-lm-head",),
             )
         return {}, {"norm_output": "flag"}
@@ -523,31 +521,31 @@ def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
     check(
         (
             norms.fc_norm,
-            "fc_norm divides every state by its own size, token by token, which no fc without it can do; this"
-            " drafter stays EAGLE-3.1: leave --to out",
+            "fc_norm divides every state by its RMS, token by token, and fc cannot replace that; this drafter"
+            " stays EAGLE-3.1: leave --to out",
             ("--to",),
         ),
         (
             norms.norm_before_fc,
-            "norm_before_fc divides the states by their size, token by token, which no fc without it can do;"
+            "norm_before_fc divides the states by their RMS, token by token, and fc cannot replace that;"
             " leave --to out",
             ("--to",),
         ),
         (
             not norms.norm_before_residual,
-            "norm_output fixes the size of the fed-back state, and the residual keeps it; without it this is"
-            " another function: leave --to out",
+            "norm_output fixes the RMS of the fed-back state, and the residual keeps it; without it the"
+            " function changes: leave --to out",
             ("--to",),
         ),
         (
             float(np.ptp(weight)) != 0.0,
-            "norm_output feeds back a state multiplied by norm.weight, whose channels differ; without it this"
-            " is another function: leave --to out",
+            "norm_output feeds back a state multiplied by norm.weight, which is not uniform; without it the"
+            " function changes: leave --to out",
             ("--to",),
         ),
         error=RefusedError,
     )
-    text = "turned off: norm.weight is uniform and norm_before_residual true, so the function stays the same"
+    text = "turned off: norm.weight is uniform and norm_before_residual true, so the function does not change"
     return TransformedDrafter(
         replace(drafter, norms=replace(norms, norm_output=False)),
         (Note("note", "norm_output", text),),
@@ -556,21 +554,21 @@ def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
 
 
 def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
-    """Raise RefusedError or UsageError for what no target's states make 3.1 in this way."""
+    """Raise RefusedError or UsageError if this recipe cannot make the drafter 3.1, whatever the target."""
     check_changeable(drafter)
     is_rewritten = recipe.fc_norm == "refit" or recipe.is_norm_output
     check(
         (
             recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in drafter.features(),
-            "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are"
-            " another network: pass --fc-norm off",
+            "this drafter norms the concatenated states already (norm_before_fc), and a second norm would"
+            " change the network: pass --fc-norm off",
             ("--fc-norm",),
         ),
         (
             is_rewritten and drafter.quantisation is not None,
-            "fc or lm_head would be rewritten and this drafter is quantised; convert the unquantised one, or"
-            " pass --fc-norm calibrated --no-norm-output with a --calibration of any unquantised drafter of"
-            " this target and these layers",
+            "--to 3.1 would rewrite fc or lm_head, and this drafter is quantised; convert the unquantised"
+            " drafter, or pass --fc-norm calibrated --no-norm-output with a --calibration of any unquantised"
+            " drafter of this target and these layers",
             ("--fc-norm",),
         ),
         error=OptionNeededError,
@@ -578,8 +576,8 @@ def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
     check(
         (
             not recipe.is_start and recipe.fc_norm == "ones",
-            "--fc-norm ones changes what the drafter computes by the layers' scales and is only a trainer's"
-            " start; pass --init-only with it",
+            "--fc-norm ones changes the network by the layers' scales and is only a starting point for"
+            " training; pass --init-only with it",
             ("--fc-norm",),
         )
     )
@@ -593,21 +591,21 @@ def needs_statistics(drafter: Drafter, fc_norm: str, is_norm_output: bool) -> bo
 
 
 def check_changeable(drafter: Drafter) -> None:
-    """Raise RefusedError for drafters that no recipe makes 3.1, whatever the target's states are."""
+    """Raise RefusedError for drafters that no recipe can make 3.1."""
     check(
         (
             drafter.norms.fc_norm,
-            "this drafter has fc_norm already, and nothing is to be calibrated; leave --to out",
+            "this drafter has fc_norm already and needs no calibration; leave --to out",
             ("--to",),
         ),
         (
             Feature.PARALLEL in drafter.features(),
             "a parallel drafter's mask_hidden goes through fc like a state, and fc_norm would rescale it;"
-            " P-EAGLE heads stay as they are",
+            " P-EAGLE drafters cannot become 3.1",
         ),
         (
             drafter.aux.order,
-            "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output"
+            "the layer ids are not in ascending order; convert to vLLM's layout first, then that output"
             " --to 3.1",
             ("--to",),
         ),
@@ -621,15 +619,15 @@ def state_warnings(statistics: Statistics) -> Iterator[Note]:
         yield Note(
             "warning",
             "aux layers",
-            "the layers' sizes vary against each other from token to token (sd of log-ratios"
-            f" {spread:.2f}); fc_norm distorts their mixture by as much",
+            "the RMS of the layers' states varies from token to token, relative to each other (sd of"
+            f" log-ratios {spread:.2f}); fc_norm distorts their mixture by as much",
         )
     sizes = zip(statistics.boundaries, statistics.rms, strict=True)
     if small := [boundary for boundary, rms in sizes if rms**2 < SMALL_RMS * statistics.eps]:
         yield Note(
             "warning",
             "aux layers",
-            f"the states at boundaries {small} are so small that rms_norm_eps {statistics.eps:g} shows in"
+            f"the states at boundaries {small} are so small that rms_norm_eps {statistics.eps:g} changes"
             " their norm",
         )
 
@@ -639,8 +637,8 @@ def sigma_warnings(statistics: Statistics) -> tuple[Note, ...]:
     sigmas = sorted(statistics.sigmas.items())
     far = [f"{name} {sigma:.4g}" for name, sigma in sigmas if abs(sigma / statistics.sigma - 1) > FAR_SIGMA]
     text = (
-        f"what is fed back differs in size between sets of prompts ({', '.join(far)}; all"
-        f" {statistics.sigma:.4g}), and norm_output gives it one size: calibrate on prompts like those in"
-        " production, and see that the gate's are too"
+        f"the RMS of fed-back states differs between sets of prompts ({', '.join(far)}; all"
+        f" {statistics.sigma:.4g}), and norm_output gives them one: calibrate on prompts like those in"
+        " production, and use such prompts for the gate too"
     )
     return (Note("warning", "norm_output", text),) if far else ()

@@ -1,4 +1,4 @@
-"""Carrying out a plan: its weight files, whose bytes stream from file to file, and what is beside them.
+"""Writing a plan: weight files, copied as streams, and the files beside them.
 
 Memory does not grow with the checkpoint.
 """
@@ -42,34 +42,34 @@ from eaglectl.text import as_markdown, listed, printable
 PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
 DEFINITION = (
-    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In"
-    " brackets: 95 % over prompts."
+    "Acceptance length: tokens per step of the target, 1 + accepted draft tokens / drafts. In brackets: 95 %"
+    " over prompts."
 )
 UNTRAINED = (
-    "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start"
-    " for a trainer: its new norms were never trained and its acceptance was not looked at. Train it first."
+    "> **Not trained: do not serve it.** `eaglectl convert --to 3.1 --init-only` wrote this as a starting"
+    " point for training: its new norms are untrained and its acceptance was not measured. Train it first."
 )
 FC_NORM = {
-    "refit": "on: every state is divided by its size, and fc is refit to the normed states",
-    "calibrated": "on: every state is divided by its size and multiplied by the median size; fc is as it was",
-    "ones": "on, with weights of ones; fc is as it was",
+    "refit": "on: every state is divided by its RMS, and fc is refit to the normed states",
+    "calibrated": "on: every state is divided by its RMS and multiplied by the median RMS; fc is unchanged",
+    "ones": "on, with weights of ones; fc is unchanged",
     "off": "off",
 }
 NORM_OUTPUT = {
-    "absorbed": "on: the norm's weights went into lm_head",
-    "residual scaled": "on: the residual stream is scaled to the norm's size",
+    "absorbed": "on: the norm's weights moved into lm_head",
+    "residual scaled": "on: the residual stream is scaled to the norm's RMS",
     "flag": "on; no weight changed",
-    "as trained": "on, as it was trained",
+    "as trained": "on, as trained",
     "off": "off",
 }
-# ends a cell of a table, where it is not escaped
+# an unescaped bar ends a cell of a table
 BAR = re.compile(r"(?<!\\)\|")
-# steps after which a drafter is another one than the one that the gate measured
+# steps that make a drafter differ from the one that the gate measured
 OTHER = ("pruning", "downgrade", "upgrade")
 
 
 class Shard(Struct, frozen=True):
-    """A weight file of the output: its steps, its size, and where its header and each tensor lie in it.
+    """A weight file of the output: its steps, its size, and the byte ranges of its header and its tensors.
 
     It has a header, or is a copy of a file of the source.
     """
@@ -93,7 +93,7 @@ def shards_of(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -
             continue
         if step.nbytes > limit:
             raise UsageError(
-                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; give at least that",
+                f"--max-shard-size {limit}: {step.name} alone has {step.nbytes} bytes; pass at least that",
                 options=("--max-shard-size",),
             )
         size += step.nbytes
@@ -167,7 +167,7 @@ def write_plan(
 ) -> Path:
     """Write `plan` as a folder and return its path; its record has digests of the output and of `originals`.
 
-    Raises UnreadableError where a file of the source is not as it was when it was first read.
+    Raises UnreadableError if a file of the source changed after it was first read.
     """
     original.restamp()
     shards = shards_of(plan, checkpoint, options.max_shard_size)
@@ -223,9 +223,9 @@ class _Output:
         )
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
-        """Whether the shard could be made a hard link to the file it is a copy of; it then has no digest.
+        """Hard-link the shard to the file that it copies, if possible; return whether that was done.
 
-        Raises UnreadableError where that file is not the one whose header was read.
+        A linked shard has no digest. Raises UnreadableError if the file changed after its header was read.
         """
         source, file = checkpoint.source, shard.copied
         if not file or not self.folder.link(shard.name, _copy(source, file).path.resolve()):
@@ -287,8 +287,8 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
     shards = shards_of(plan, checkpoint, max_shard_size)
     linked = [f"{shard.name} (the source's {shard.copied})" for shard in shards if shard.copied]
     text = (
-        f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
-        " source, and the other way round; leave --link out for a copy"
+        f"--link: {listed(linked)} is one file under two names: an edit in the output changes the source,"
+        " and vice versa; leave --link out for a copy"
     )
     return (Note("warning", "link", text),) if linked else ()
 
@@ -312,7 +312,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         "previous": checkpoint.earlier,
         **plan.identity,
         "written": {change.key: change.after for change in plan.changes if change.after is not None},
-        "target": name if name and is_repo_name(name) else None,  # a path serves nobody else
+        "target": name if name and is_repo_name(name) else None,  # a path is of this machine
         "tensors": [
             {"name": step.name, "action": step.action, "from": list(step.stored)}
             | ({"how": step.how} if step.how else {})
@@ -324,7 +324,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         "notes": [
             {"level": note.level, "about": note.about, "text": note.text}
             for note in plan.notes
-            if note.text != drafter.target.origin  # it names places of this machine
+            if note.text != drafter.target.origin  # it has paths of this machine
         ],
     }
 
@@ -414,7 +414,7 @@ def unserved_lines(record: Mapping[str, Any]) -> list[str]:
     why = as_markdown(
         "; ".join(dict.fromkeys(text for engine in record["unserved"] for text in engine["reasons"]))
     )
-    return [f"> **Not served as trained** by any release asked for of {', '.join(titles)}: {why}.", ""]
+    return [f"> **Not served as trained** by any requested release of {', '.join(titles)}: {why}.", ""]
 
 
 def format_title(name: str) -> str:
@@ -467,9 +467,9 @@ def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple
             for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT))
         )
         if refit := upgrade.get("refit"):
-            fc_norm += f" ({float(refit['relative_residual']):.1%} of what it made is left unexplained)"
+            fc_norm += f" ({float(refit['relative_residual']):.1%} of its former output is unexplained)"
         if upgrade.get("is_exact"):
-            norm_output += "; the same function as before"
+            norm_output += "; the function is unchanged"
         calibration = upgrade.get("calibration")
         tokens = (
             f"{int(calibration['tokens']):,} tokens of prompts and the target's own answers"
@@ -477,10 +477,10 @@ def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple
             else "nothing"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _broken_record("how it became EAGLE-3.1") from None
+        raise _broken_record("the entry on the conversion to EAGLE-3.1") from None
     rows = [("fc_norm", fc_norm), ("norm_output", norm_output), ("calibrated on", tokens)]
     if not record.get("gate") and not upgrade.get("needs_finetune"):
-        rows.append(("acceptance", "not compared with that of before (`--no-gate`)"))
+        rows.append(("acceptance", "not compared with the source's (`--no-gate`)"))
     return rows
 
 
@@ -498,21 +498,20 @@ def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
         prompts, least = int(gate["prompts"]), float(gate["tolerance"])
         engine, device, dtype = (as_markdown(str(gate[key])) for key in ("engine", "device", "dtype"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise _broken_record("what the gate measured") from None
+        raise _broken_record("the gate's entry") from None
     if not rows:
         return []
     when = ", before it was rewritten in this layout" if is_earlier else ""
     about = (
         f"EAGLE-3 before and EAGLE-3.1 after the conversion, drafting k tokens, on the same {prompts}"
-        f" prompts, none of them calibrated on ({engine}, {device}, {dtype}){when}; the ratio's lower bound"
-        f" had to reach {least:g}:"
+        f" prompts, none of them from calibration ({engine}, {device}, {dtype}){when}; the ratio's lower"
+        f" bound had to reach {least:g}:"
     )
     return [about, "", *table(("k", "before", "after", "ratio"), rows), ""]
 
 
 def _broken_record(what: str) -> UnreadableError:
     return UnreadableError(
-        f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the"
-        " file",
+        f"eaglectl.json cannot be used: {what} has an unexpected form; convert again, or remove the file",
         where="eaglectl.json",
     )

@@ -22,7 +22,7 @@ ANY = re.compile(r"`(eaglectl convert [^`]*)`")
 STAND_IN = "is not a torch file"
 STEP = 6
 # the doubt of a conversion itself, which stays
-JOINED = "one norm was written for both"
+JOINED = "the output has one norm for both"
 
 
 def _title(case: Patch | Bad) -> str:

@@ -20,7 +20,7 @@ from eaglectl.formats.format import (
 _BEFORE_879 = (
     "SpecForge 0.2.0 and its sources before pull request 879 (September 2026) feed the state before the norm"
     " back with norm_output true, and have no last norm with false: train this start with newer sources, or"
-    " write it --for speculators"
+    " use --for speculators"
 )
 
 

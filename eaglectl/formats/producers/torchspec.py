@@ -26,7 +26,7 @@ _EXPRESSES = ALWAYS | {
 }
 _BEFORE_97 = (
     "TorchSpec up to 0.1.0 (commit 6f21829) has neither fc_norm nor norm_output and leaves both out without a"
-    " word: train this start with sources that have its pull request 97, or write it --for speculators"
+    " word: train this start with sources that have its pull request 97, or use --for speculators"
 )
 _ARCHITECTURES: Mapping[ModelClass, str] = {
     "llama": "LlamaForCausalLMEagle3",
