@@ -13,6 +13,7 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.files.header import StoredTensor
 from eaglectl.judge.judgement import Report
 from eaglectl.judge.rule import Severity
+from eaglectl.in_engine.installed import Plugin
 from eaglectl.judge.support import Service
 from eaglectl.run.measurement import Spread
 from eaglectl.run.probes import DriftCondition, Variant
@@ -451,6 +452,10 @@ ENGINES = {
                 "notes": Annotated[
                     tuple[str, ...],
                     Meta(description="What is known of serving in parallel and with structured output."),
+                ],
+                "plugin": Annotated[
+                    Plugin | None,
+                    Meta(description="Whether the installed release loads eaglectl at its start."),
                 ],
             },
         ),

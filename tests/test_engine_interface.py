@@ -23,6 +23,7 @@ def modules(engine: str) -> dict[str, str]:
     """The modules that run in the engine's processes, and those that start them."""
     paths = sorted((ROOT / "eaglectl/run" / engine).glob("*.py"))
     paths += [ROOT / "eaglectl/in_engine" / name for name in (f"{engine}.py", "installed.py")]
+    paths.append(ROOT / "eaglectl/run/resolved.py")
     assert any(path.name == "child.py" for path in paths)
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
@@ -74,7 +75,8 @@ def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
 
 
 def test_the_variables_that_are_set_for_vllm_are_those_of_the_table() -> None:
-    texts = [path.read_text() for path in (ROOT / "eaglectl/run").rglob("*.py")]
+    folders = [ROOT / "eaglectl" / name for name in ("run", "in_engine")]
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"\"(VLLM_[A-Z0-9_]+)\"", text)}
     assert named == {row["name"] for row in TABLE["vllm"]["names"] if row["kind"] == "variable"}
 

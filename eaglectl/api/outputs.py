@@ -272,7 +272,7 @@ class Advice(Struct, frozen=True):
 
     source: str
     subject: Subject
-    refusal: str = ""
+    refusal: RefusedError | None = None
     is_measured: bool = False
     engines: Sequence[EngineRequest] = ()
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
@@ -390,7 +390,7 @@ class Advice(Struct, frozen=True):
     def _refusal(self, step: Step) -> str:
         conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
         if conversion is None or self.refusal:
-            return self.refusal if conversion else ""
+            return str(self.refusal) if conversion else ""
         words = [word for word in conversion.options if word != SOURCE]
         pairs = list(zip(words[::2], words[1::2], strict=False))
         if not all(name in OPTIONS for name, _ in pairs):
@@ -417,7 +417,7 @@ class Advice(Struct, frozen=True):
         if subject.read_error is not None:
             return subject.read_error
         if self.refusal:
-            return RefusedError(self.refusal)
+            return self.refusal
         if key not in self.plans:
             try:
                 self.plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)

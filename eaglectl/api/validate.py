@@ -256,7 +256,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
 
     is_run = is_open and is_measured(subject.drafter, subject.target.choice)
     # a request with a reason is a default, and not the user's
-    advice = Advice(path, subject, "", is_run, [request for request in subject.requests if not request.why])
+    advice = Advice(path, subject, None, is_run, [request for request in subject.requests if not request.why])
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)

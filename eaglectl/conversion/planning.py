@@ -302,7 +302,9 @@ def _layout_notes(
 def _check_settled(drafter: Drafter) -> None:
     if problems := drafter.notes_at("problem"):
         error = OptionNeededError if any(note.remedies for note in problems) else RefusedError
-        raise error(listed((note.text for note in problems), "; "), options=_named_options(problems))
+        topic, where = (problems[0].topic, problems[0].about) if len(problems) == 1 else ("", "")
+        text = listed((note.text for note in problems), "; ")
+        raise error(text, topic, where, options=_named_options(problems))
     if questions := drafter.notes_at("question"):
         raise OpenFactError(
             listed((note.text for note in questions), "; "), options=_named_options(questions)

@@ -12,8 +12,8 @@ from functools import partial, reduce, wraps
 from typing import Any, NamedTuple
 
 MODE, MODES = "EAGLECTL_IN_ENGINE", ("warn", "refuse", "off")
-# of a function that is wrapped already
-MARK = "__eaglectl__"
+# of this process: a plugin may be loaded several times, and another one may wrap what is wrapped
+WRAPPED = set[str]()
 
 
 class RefusedStart(RuntimeError):
@@ -65,20 +65,19 @@ def stated_mode() -> str:
 
 
 def _wrap(hook: Hook) -> None:
-    if (module := sys.modules.get(hook.module)) is None:
+    place = f"{hook.module}.{hook.function}"
+    if (module := sys.modules.get(hook.module)) is None or place in WRAPPED:
         return
     *owners, name = hook.function.split(".")
     owner = reduce(getattr, owners, module)
     original = getattr(owner, name)
-    if hasattr(original, MARK):
-        return
 
     @wraps(original)
     def wrapper(*arguments: Any, **named: Any) -> Any:
         return hook.around(original, *arguments, **named)
 
-    setattr(wrapper, MARK, True)
     setattr(owner, name, wrapper)
+    WRAPPED.add(place)
 
 
 def logger(engine: str) -> logging.Logger:

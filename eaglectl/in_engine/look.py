@@ -31,6 +31,7 @@ POLICY = "EAGLECTL_POLICY"
 # the process that has spoken of a start, and that start, for the processes that it starts
 SPOKEN = "EAGLECTL_IN_ENGINE_SPOKEN"
 MOST_LINES = 4
+ANSWER = f"; answer it under [defaults] of eaglectl.toml in the server's folder, or of the file in {POLICY}"
 
 
 def before(start: Start, *, is_refused: bool = False) -> None:
@@ -59,7 +60,8 @@ def before(start: Start, *, is_refused: bool = False) -> None:
     if verdict.outcome.is_served:
         log.info("eaglectl: %s", lead)
     elif verdict.outcome == ServedAs.UNKNOWN:
-        log.warning("eaglectl: %s", ": ".join([lead, *map(plain, outline.cause[:1])]))
+        advice = ANSWER if inspection.drafter.notes_at("question") else ""
+        log.warning("eaglectl: %s%s", ": ".join([lead, *map(plain, outline.cause[:1])]), advice)
     else:
         following = [f"next:  {outline.next}"] if outline.next else []
         causes = [*map(plain, outline.cause)][: MOST_LINES - 1 - len(following)]
@@ -96,7 +98,8 @@ def after(start: Start, resolved: Mapping[str, Any]) -> None:
     elif disagreement := _disagreement(verdict, is_served=True):
         _report(start, [f"{engine} resolved what was trained: {facts}", *disagreement], is_finding=False)
     else:
-        log.info("eaglectl: %s resolved what was trained: %s", engine, facts)
+        what = "these as trained" if verdict.outcome.is_known_wrong else "what was trained"
+        log.info("eaglectl: %s resolved %s: %s", engine, what, facts)
 
 
 def judge(start: Start) -> tuple[Inspection, str]:

@@ -25,7 +25,7 @@ from eaglectl.engines.registry import (
     view_for,
 )
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, OptionNeededError, UnreadableError
+from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError
 from eaglectl.files.budgets import MAX_MATCHES
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.files.files import sha256
@@ -431,11 +431,14 @@ class Judgement(Struct, frozen=True):
         return tuple((rule, text) for rule, text in self.errors if rule in concerned)
 
 
-def unmended(findings: Iterable[Finding]) -> str:
-    """The first error in tensors that no conversion mends, so that none is written; "" without one."""
-    errors = (each for each in findings if each.severity == "error" and each.rule.family in OF_TENSORS)
-    kept = (each for each in errors if not each.repair.conversions)
-    return next((f"{each.rule.id} {each.match.message}" for each in kept), "")
+def unmended(findings: Iterable[Finding]) -> RefusedError | None:
+    """Return the refusal for the first error in tensors that no conversion mends; None without one."""
+    for finding in findings:
+        is_error = finding.severity == "error" and finding.rule.family in OF_TENSORS
+        if is_error and not finding.repair.conversions:
+            topic, _, where = finding.match.key.partition(":")
+            return RefusedError(f"{finding.rule.id} {finding.match.message}", topic, where)
+    return None
 
 
 def judge_drafter(

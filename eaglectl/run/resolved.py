@@ -3,7 +3,6 @@
 Also the difference from what the checkpoint means.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from math import isclose
@@ -13,8 +12,6 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError
 from eaglectl.text import listed
 
-# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
-UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
 # of a bfloat16 table of cosines; bases that differ by a tenth differ by more in the slower half
 ROPE_TOLERANCE = 0.02
 
@@ -63,15 +60,6 @@ def _unmark(marked: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
 def _marked(parameter: Any) -> Any:
     # the ends of each row, a view
     return parameter.data[..., :: max(1, parameter.shape[-1] - 1)] if parameter.dim() > 1 else parameter.data
-
-
-def still_unfilled(model: Any, unfilled: Mapping[str, Any]) -> list[str]:
-    """Return which of the parameters that no file filled the model still has.
-
-    The target's embedding and head take the place of a drafter's after loading.
-    """
-    now = dict(model.named_parameters())
-    return sorted(name for name, parameter in unfilled.items() if now.get(name) is parameter)
 
 
 def vocabulary_in(model: Any) -> list[int] | None:
@@ -149,8 +137,7 @@ def unlike(title: str, resolved: Mapping[str, Any], meant: Mapping[str, Any]) ->
             case "draft_tokens":
                 yield _other_tokens(title, used, value)
             case "unfilled":
-                if names := [name for name in used if not UNUSED.search(name)]:
-                    yield f"{title} uses {listed(names)}, which neither the file nor the target fills"
+                yield f"{title} uses {listed(used)}, which neither the file nor the target fills"
             case _:
                 yield f"{key}: {title} uses {used}, the checkpoint means {value}"
 

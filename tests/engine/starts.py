@@ -40,8 +40,10 @@ ARGUMENTS: dict[str, Any] = {
 PATIENCE = 240.0
 
 
-# how vLLM writes what modules of in_engine log
-LINE = re.compile(r"(INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[(?:look|hooks|updates)\.py:\d+\] (.*)")
+# how vLLM writes what modules of in_engine log; Python writes the text alone before vLLM's logging is set up
+LINE = re.compile(
+    r"(?:(INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[(?:look|hooks|updates)\.py:\d+\] |^(?=eaglectl ))(.*)", re.M
+)
 
 
 def main() -> None:
@@ -50,7 +52,10 @@ def main() -> None:
     answers = forked(root, list(requests), partial(_start, requests), PATIENCE, 2)
     logs = {name: (root / "logs" / name.replace("/", "--")).read_text() for name in requests}
     dead = {name: {"error": answer.reason} for name, answer in answers.items() if isinstance(answer, Death)}
-    lines = {name: [" ".join(line) for line in LINE.findall(log)] for name, log in logs.items()}
+    lines = {
+        name: [" ".join((level or "WARNING", text)) for level, text in LINE.findall(log)]
+        for name, log in logs.items()
+    }
     found = {name: {**answer, "lines": lines[name]} for name, answer in (answers | dead).items()}
     Path(sys.argv[3]).write_text(json.dumps(found))
 

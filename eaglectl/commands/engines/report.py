@@ -11,7 +11,7 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import targets_data
 from eaglectl.errors import UsageError
-from eaglectl.in_engine.installed import Plugin, find_plugin
+from eaglectl.in_engine.installed import find_plugin
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services
 from eaglectl.report.documents import Parts, document, plain
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, first_line, grouped
@@ -71,9 +71,7 @@ def engines_outline(chosen: Sequence[str]) -> Outline:
     served = grouped((service.engine, service) for service in services())
     sections = [Section("Releases", [_matrix(engines, served)], has_heading=False)]
     sections += [_followed(engine) for engine in engines]
-    plugins = {engine.title: find_plugin(engine) for engine in engines}
-    loaded = [_plugin_line(title, plugin) for title, plugin in plugins.items() if plugin]
-    sections.append(Section("In the engine", [_quiet(loaded)]))
+    sections.append(Section("In the engine", [_quiet([*_plugin_lines(engines)])]))
     others = _not_followed(chosen)
     lines = [f"{row['engine']}: {note}" for row in others for note in row["notes"]]
     if only_read := [row["engine"] for row in others if row["evidence"] == "read"]:
@@ -117,9 +115,12 @@ def _matrix(engines: Sequence[Engine], served: Mapping[str, Sequence[Service]]) 
     return Table(("drafter", *(engine.title for engine in engines)), rows)
 
 
-def _plugin_line(title: str, plugin: Plugin) -> str:
-    loads = "loads" if plugin.is_loaded else "does not load"
-    return f"{title} {plugin.release}, installed here, {loads} eaglectl at its start: {plugin.why}"
+def _plugin_lines(engines: Sequence[Engine]) -> Iterator[str]:
+    for engine in engines:
+        if plugin := find_plugin(engine):
+            loads = "loads" if plugin.is_loaded else "does not load"
+            here = f"{engine.title} {plugin.release}, installed here,"
+            yield f"{here} {loads} eaglectl at its start: {plugin.why}"
 
 
 def _quiet(lines: Sequence[str]) -> Lines:

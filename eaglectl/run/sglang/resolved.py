@@ -4,11 +4,15 @@ Runs in the scheduler's process. Written against SGLang 0.5.23.
 """
 
 import inspect
+import re
 import sys
 from contextlib import nullcontext
 from typing import Any
 
-from eaglectl.run.resolved import Guard, load_over_nan, rope_in, still_unfilled, vocabulary_in
+from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
+
+# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
+UNUSED = r"layers\.[1-9]\d*\.input_layernorm\.weight"
 
 
 def watch_loading(drafter: dict[str, Any], guard: Guard = nullcontext) -> None:
@@ -52,7 +56,10 @@ def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
     resolved["draft_tokens"] = list(range(size)) if tokens is None else tokens.tolist()
     resolved |= {"rope": rope_in(model.model), "vocabulary": vocabulary_in(model)}
     if "unfilled" in drafter:
-        resolved["unfilled"] = still_unfilled(model, drafter["unfilled"])
+        # the target's own head and embedding replace parameters of the drafter after loading
+        now = dict(model.named_parameters())
+        own = (name for name, parameter in drafter["unfilled"].items() if now.get(name) is parameter)
+        resolved["unfilled"] = sorted(name for name in own if not re.search(UNUSED, name))
     return report | {"resolved": resolved}
 
 

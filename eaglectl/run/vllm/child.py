@@ -5,6 +5,7 @@ as `vllm serve` starts it; loads the drafter alone; or runs the target for its h
 """
 
 import fcntl
+import re
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -16,7 +17,7 @@ from msgspec import to_builtins
 from eaglectl.run.measurement import Batch, time_repeats
 from eaglectl.run.process import OldReleaseError, machine_memory, report_phase, serve_requests
 from eaglectl.run.resolved import load_over_nan
-from eaglectl.run.vllm.resolved import resolved_flags, resolved_in_worker
+from eaglectl.run.vllm.resolved import UNUSED, resolved_flags, resolved_in_worker
 
 # what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
 SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
@@ -138,6 +139,7 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
         init_distributed_environment(1, 0, f"file://{request['folder']}/group", 0, "gloo")
         initialize_model_parallel(1, 1)
         model = get_model(vllm_config=config, model_config=draft.draft_model_config)
+    unfilled = [name for name in unfilled if not re.search(UNUSED, name)]
     shared = {name for flag, name in SHARED.items() if not getattr(model, flag, False)}
     return {
         "unfilled": [name for name in unfilled if name not in shared],

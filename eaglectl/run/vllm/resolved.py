@@ -1,13 +1,16 @@
 """What vLLM's model runner resolved of a drafter. What is taken of vLLM stands in engines/interface.json."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from eaglectl.run.resolved import Guard, load_over_nan, rope_in, still_unfilled, vocabulary_in
+from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
 
 # the attribute of each model runner that drafts, whose `model` is the drafter
 PROPOSERS = {"V2": "speculator", "V1": "drafter"}
+# made for every layer, and used by the first one alone (0.32.0, llama_eagle3.py, LlamaDecoderLayer)
+UNUSED = r"layers\.[1-9]\d*\.hidden_norm\.weight"
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
@@ -88,7 +91,13 @@ def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -
     version, model = find_drafter(runner)
     resolved = {} if model is None else resolved_flags(model) | resolved_tables(model)
     if model is not None and unfilled is not None:
-        resolved["unfilled"] = still_unfilled(model, unfilled)
+        of_target, now = (
+            {id(value) for value in runner.get_model().parameters()},
+            dict(model.named_parameters()),
+        )
+        # what the drafter takes of the target; others may have been repacked since
+        own = (name for name in unfilled if id(now.get(name)) not in of_target)
+        resolved["unfilled"] = sorted(name for name in own if not re.search(UNUSED, name))
     name = f"{version} ({type(runner).__name__})".strip()
     return resolved | {"aux_layers": captured_layers(runner.get_model()), "runner": name}
 
