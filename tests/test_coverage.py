@@ -132,7 +132,7 @@ def test_inspect_covers_texts_by_set_where_no_target_runs(tmp_path: Path) -> Non
     counted = covered(*given, "--token-counts", out)
     assert (counted["tokens"], counted["covered"]) == (coverage["tokens"], coverage["covered"])
     again = call("inspect", *given, "--prompts", PROMPTS, "--write-token-counts", out)
-    assert again.code == 2 and "is there already" in again.err
+    assert again.code == 2 and "exists already" in again.err
 
 
 def test_a_whole_vocabulary_holds_every_token(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_target_with_a_generation_config_alone_is_not_told_to_copy_the_drafter
     target.mkdir()
     (target / "generation_config.json").write_text("{}")
     message = refusal(3, "inspect", drafter_folder(tmp_path), "--target", target)
-    assert "target has no config.json" in message and "with the target's own" in message
+    assert "target has no config.json" in message and "with the target's config.json" in message
     assert "draft json" not in message
 
 
@@ -95,7 +95,7 @@ def test_a_run_folder_names_the_checkpoints_in_it(
         assert "is no checkpoint itself; the newest in it: `" in message
     else:
         assert (
-            f"has no config.json; give the folder of one checkpoint in it: {folders}; the newest" in message
+            f"has no config.json; pass the folder of one checkpoint in it: {folders}; the newest" in message
         )
     assert message.endswith(f"`eaglectl inspect {run / named[0]}/model/consolidated`")
     assert done.code == 3 and len(done.err.splitlines()) == 1

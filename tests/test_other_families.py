@@ -179,7 +179,7 @@ def test_a_folder_in_mistrals_own_layout_is_refused_by_name_and_a_target_in_it_i
         done = call("validate", folder)
         assert done.code == 1 and "Mistral's own layout" in " ".join(done.out.split())
     done = call("inspect", drafter, "--target", folder)
-    assert done.code == 3 and "a target is known by it" in done.err
+    assert done.code == 3 and "with the target's config.json" in done.err
 
 
 def test_no_name_of_an_eagle3_drafter_is_another_familys() -> None:

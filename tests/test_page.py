@@ -87,8 +87,7 @@ def test_no_file_of_a_checkpoint_is_written_over_nor_by_a_link(
     assert run([command, str(checkpoint), *more, "--page", file]) == 2
     streams = capsys.readouterr()
     assert streams.out == "" and streams.err == (
-        f"eaglectl: --page {file}: {file} is there and is no page; it is not written over,"
-        " give another name\n"
+        f"eaglectl: --page {file}: {file} exists, is not a page, and is not overwritten; pass another name\n"
     )
     link = checkpoint.parent / "page.html"
     link.symlink_to(file)
@@ -99,7 +98,7 @@ def test_no_file_of_a_checkpoint_is_written_over_nor_by_a_link(
 def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
     page = parse_page(str(tmp_path / "config.json"))
     page.write_text("{}")
-    with pytest.raises(UsageError, match="is no page"):
+    with pytest.raises(UsageError, match="is not a page"):
         write_report("--page", page, "<!DOCTYPE html>", "page")
     assert page.read_text() == "{}"
 

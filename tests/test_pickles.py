@@ -119,7 +119,7 @@ def test_what_a_trainer_saves_beside_the_weights_is_not_opened(tmp_path: Path) -
 def test_a_malicious_pickle_is_not_run_and_what_it_asks_for_is_named(tmp_path: Path, is_zip: bool) -> None:
     value = {**state(), "norm.weight": Trap(tmp_path / "sprung")}
     folder = pickled_folder(tmp_path, value if is_zip else pickle.dumps(value["norm.weight"]))
-    words = "holds more than tensors and was not loaded (it asks for posix.mkdir)"
+    words = "holds more than tensors and was not loaded (it refers to posix.mkdir)"
     for message in (unreadable(folder), refusal(3, "inspect", folder)):
         assert f"pytorch_model.bin {words if is_zip else 'is not a torch file'}" in message
     assert not (tmp_path / "sprung").exists()
@@ -238,7 +238,7 @@ def test_a_hostile_or_broken_table_runs_nothing(tmp_path: Path, title: str) -> N
 def test_a_hostile_object_in_a_good_table_or_in_a_shard_runs_nothing(tmp_path: Path) -> None:
     table = metadata()
     table.planner_data = trap = Trap(tmp_path / "sprung")
-    assert ".metadata asks for posix.mkdir" in unreadable(training_folder(tmp_path, table))
+    assert ".metadata refers to posix.mkdir" in unreadable(training_folder(tmp_path, table))
     folder = training_folder(tmp_path / "other")
     torch.save(trap, folder / "model/__0_0.distcp")
     unreadable(folder)

@@ -259,5 +259,5 @@ def test_the_counts_are_never_replaced(tmp_path: Path) -> None:
     (old / "counts.json").write_text("[5, 4, 3]")
     given = ("--draft-vocab", "8", "--token-counts", old / "counts.json")
     made = call("convert", drafter_folder(tmp_path), *given, "-o", old, "--force")
-    assert made.code == 2 and "lie in one another" in made.err
+    assert made.code == 2 and "overlap, and eaglectl never overwrites its input" in made.err
     assert (old / "counts.json").read_text() == "[5, 4, 3]"

@@ -79,7 +79,7 @@ def test_a_policy_and_a_target_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda out: eaglectl.convert(TINY, out), "give another out, or force to replace it"),
+        (lambda out: eaglectl.convert(TINY, out), "pass another out, or force to replace it"),
         (lambda out: eaglectl.convert(ASKS, out / "new"), "pass semantics specforge=pre-879"),
         (lambda _: eaglectl.smoke(TINY, TARGET, run_in="reference", timeout=-1), "timeout -1: more than 0"),
         (lambda _: eaglectl.smoke(TINY, "nowhere", run_in="reference"), "target nowhere: smoke runs"),
@@ -96,7 +96,7 @@ def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Pa
 
 
 def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
-    assert "give another -o, or --force to replace it" in call("convert", TINY, "-o", tmp_path).err
+    assert "pass another -o, or --force to replace it" in call("convert", TINY, "-o", tmp_path).err
     with pytest.raises(eaglectl.UsageError, match="another out, or"):  # and Python its words after it
         eaglectl.convert(TINY, tmp_path)
 

@@ -140,7 +140,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "a folder for a config": (to_folder(CONFIG), "has no config.json"),
     "a config alone": (gone(WEIGHTS), "drafter has no weights"),
     "a folder for weights": (to_folder(WEIGHTS), "drafter has no weights"),
-    "two weight files": (twice, f"drafter has 2 .safetensors files and no {INDEX}; name the one to read"),
+    "two weight files": (twice, f"drafter has 2 .safetensors files and no {INDEX}; pass one of them"),
     "no tensors": (put_tensors(WEIGHTS, {}), "drafter: model.safetensors holds no tensors"),
     "a pointer": (put(WEIGHTS, POINTER), " lfs pull`"),
     **{
@@ -205,9 +205,9 @@ def test_an_error_names_the_current_folder_too(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("weight_map", "words"),
     [
-        ({"extra.weight": FIRST}, f"{INDEX} says extra.weight is in {FIRST}, and it is not there"),
+        ({"extra.weight": FIRST}, f"{INDEX} places extra.weight in {FIRST}, and it is not there"),
         ({"norm.weight": ABSENT}, f"not in {INDEX}"),
-        ({"d2t": SECOND}, f"{INDEX} says d2t is in {SECOND}, and it is in {FIRST}"),
+        ({"d2t": SECOND}, f"{INDEX} places d2t in {SECOND}, and it is in {FIRST}"),
     ],
 )
 def test_an_index_that_the_shards_contradict_names_the_tensor(
@@ -230,7 +230,7 @@ def test_shards_without_their_index_are_parts_and_none_is_to_be_removed(tmp_path
     folder = sharded_folder(tmp_path)
     (folder / INDEX).unlink()
     (finding,) = eaglectl.validate(folder).findings
-    assert f"no {INDEX}; get it: each of them has a part" in finding.match.message
+    assert f"no {INDEX}; download it: each file has a part" in finding.match.message
     assert "remove" not in finding.fix and "download or export them again" in finding.fix
 
 
@@ -247,16 +247,16 @@ def test_a_file_that_holds_no_weights_and_a_gguf_file_are_refused_by_name(tmp_pa
     place.write_bytes(b"GGUF")
     for command in (("inspect", place), ("convert", place), ("diff", place, place)):
         message = refusal(2, *command)
-        assert f"{place} is a GGUF file, which llama.cpp's converter makes of a checkpoint; give" in message
+        assert f"{place} is a GGUF file from llama.cpp's converter; pass" in message
     assert "has no config.json; drafter-q8.gguf is a GGUF file" in refusal(3, "inspect", tmp_path)
     message = refusal(2, "inspect", drafter_folder(tmp_path) / "config.json")
     assert "config.json is not a weight file" in message
 
 
 EXPORTS = {
-    "OpenVINO, of another name": (("drafter.xml", "drafter.bin"), "drafter.xml is OpenVINO's"),
+    "OpenVINO, of another name": (("drafter.xml", "drafter.bin"), "drafter.xml is an OpenVINO graph"),
     "ONNX": (("model.onnx", "model.onnx_data"), "model.onnx is an ONNX graph"),
-    "TensorRT": (("rank0.engine",), "rank0.engine is an engine of TensorRT"),
+    "TensorRT": (("rank0.engine",), "rank0.engine is a TensorRT engine"),
     "GGUF": (("drafter-q8.gguf",), "drafter-q8.gguf is a GGUF file"),
 }
 
@@ -269,7 +269,7 @@ def test_what_a_tool_made_of_a_checkpoint_is_refused_by_name(case: str, tmp_path
     for name in names:
         (folder / name).write_bytes(b"\0" * 64)
     message = refusal(1, "inspect", folder)
-    assert words in message and "that it is made of" in message and "pickle" not in message
+    assert words in message and "pass the original folder" in message and "pickle" not in message
     done = call("validate", folder)
     assert done.code == 1 and words in " ".join(done.out.split()) and "pickle" not in done.out
 

@@ -284,7 +284,7 @@ def test_inspect_names_the_method_of_a_quantised_target(
 
 def test_an_adapter_alone_is_no_target(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(RefusedError, match="give the model that it adapts"):
+    with pytest.raises(RefusedError, match="pass its base model"):
         open_target(str(tmp_path))
 
 

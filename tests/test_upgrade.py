@@ -376,7 +376,7 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
         file = (out := drafter_folder(tmp_path, "out")) / "prompts.txt"
         file.write_text("def f\n")
         given = {"prompts": file, "has_gate": True}
-    with pytest.raises(UsageError, match="lie in one another"):
+    with pytest.raises(UsageError, match="overlap, and eaglectl never overwrites its input"):
         eaglectl.upgrade(str(folder), out, asked(stats, **given), conversion=ConvertOptions(force=True))
     assert file.is_file()
 

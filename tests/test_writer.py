@@ -117,7 +117,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, make: Callable[[P
     make(tmp_path / "out")
     before, source = contents(tmp_path), drafter_folder(tmp_path)
     message = refusal(2, "convert", source, "-o", tmp_path / "out")
-    assert f"{tmp_path / 'out'} is there already" in message and "--force" in message
+    assert f"{tmp_path / 'out'} exists already" in message and "--force" in message
     assert before.items() <= contents(tmp_path).items()
 
 
@@ -167,7 +167,7 @@ def beside(name: str) -> Callable[[Path], object]:
     return make
 
 
-OTHERS = "is not what `convert` wrote alone"
+OTHERS = "is not only an output of `convert`"
 RECORDS = ("", "[]", "{}", '{"schema": "eaglectl/provenance/1"}', '{"output": []}')
 PUT_THERE = ("notes.txt", "tokenizer.json", "extra.safetensors", "README.md.old", "sub")
 KEPT: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -175,11 +175,11 @@ KEPT: dict[str, tuple[Callable[[Path], object], str]] = {
     "a module": (holding("model.py"), OTHERS),
     "notes below": (holding("sub/notes.txt"), OTHERS),
     "a project": (holding("config.json", '{"name": "a web application"}'), OTHERS),
-    "a target": (target_at, "model.safetensors and 1 more there, without eaglectl.json"),
+    "a target": (target_at, "model.safetensors and 1 more, and no eaglectl.json"),
     "a file": (lambda out: out.write_text("kept"), OTHERS),
     "a link": (lambda out: out.symlink_to(converted_folder(out.parent, "real")), OTHERS),
     **{f"a record {text}": (recorded(text), "config.json") for text in RECORDS},
-    **{name: (beside(name), f"({name} there, not listed in eaglectl.json)") for name in PUT_THERE},
+    **{name: (beside(name), f"(it has {name}, not listed in eaglectl.json)") for name in PUT_THERE},
 }
 
 
@@ -212,7 +212,9 @@ def test_output_and_source_must_lie_apart(
     (parent / "link").symlink_to(parent / "drafter")
     before = contents(tmp_path)
     if force or place != "drafter":  # which is there already
-        assert "lie in one another" in refusal(2, "convert", parent / given, "-o", parent / place, *force)
+        assert "overlap, and eaglectl never overwrites its input" in refusal(
+            2, "convert", parent / given, "-o", parent / place, *force
+        )
     assert contents(tmp_path) == before
 
 
@@ -220,7 +222,9 @@ def test_output_and_source_must_lie_apart(
 def test_a_target_is_not_replaced_by_its_drafter(tmp_path: Path, option: str) -> None:
     target = converted_folder(tmp_path, "target", config={"num_hidden_layers": 8})
     before, words = contents(target), ("-o", target, "--force", option, target, "--target-rotation", "q")
-    assert "lie in one another" in refusal(2, "convert", drafter_folder(tmp_path), *words)
+    assert "overlap, and eaglectl never overwrites its input" in refusal(
+        2, "convert", drafter_folder(tmp_path), *words
+    )
     assert contents(target) == before
 
 

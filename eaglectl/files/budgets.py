@@ -1,4 +1,4 @@
-"""How much of a file is read, parsed and searched: what is larger is refused, or could not be looked at.
+"""Limits on reading, parsing and searching files: larger files are refused or not checked.
 
 SECURITY.md's table is made of these numbers (docs/budgets.py).
 """

@@ -1,5 +1,5 @@
-"""What a SOURCE is (a folder, a weight file, a repository on the Hub), and a checkpoint as its config and
-headers describe it; tensor data is read by range, on demand.
+"""Opening a SOURCE (a folder, a weight file, a repository on the Hub), and reading a checkpoint's config and
+headers; tensor data is read by range, on demand.
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ class Checkpoint(Struct, frozen=True):
         tensor = self.tensors[name]
         if name in self.scattered:
             raise UnreadableError(
-                f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
+                f"{name} is in a pickle, {tensor.file}, and its data cannot be read there; run `eaglectl"
                 f" convert {quote(as_path(self.source.place))}`, and use the folder that it writes",
                 UNSAFE,
                 tensor.file,
@@ -142,9 +142,6 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
 
     Tensor data is read only to compare it with eaglectl.json, if that exists, and never with `headers_only`.
     Raises UnreadableError (see each message).
-
-    Tensor data is read only to compare it with eaglectl.json, where that is there, and not with
-    `headers_only`. Raises UnreadableError (see each message).
     """
     with _errors_name_source(source):
         config = read_config(source)
@@ -228,16 +225,16 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
     if file is None:
         remedy = "merge it into its model first"
         if is_target:
-            remedy = "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
+            remedy = "pass its base model: engines run the drafter without the adapter (sglang 34337)"
         adapter = (
             f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a whole"
             f" model; {remedy}"
         )
         files = [name for name in MISTRAL if name in names and not is_target]
         mistral = (
-            f"{source.place} is in Mistral's own layout ({' and '.join(files)}, no config.json), in which a"
-            " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
-            " EAGLE-3.1 drafters only"
+            f"{source.place} is in Mistral's own layout ({' and '.join(files)}, no config.json). Drafters in"
+            " that layout are EAGLE-1 (eagle_linear): vLLM and SGLang serve them, and eaglectl reads EAGLE-3"
+            " and EAGLE-3.1 drafters only"
         )
         check(
             ("adapter_config.json" in names, adapter, "not-a-drafter", "adapter_config.json"),
@@ -274,7 +271,7 @@ def _no_config(source: Source, *, is_target: bool) -> str:
     if below := _folders_hint(source, "target" if is_target else "checkpoint"):
         return f"{about}{below}"
     if is_target:
-        return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
+        return f"{about}; pass a folder or Hub repository with the target's config.json"
     return (
         f"{about}; a drafter is a config.json beside its weights: copy the trainer's draft json there under"
         " that name"
@@ -287,7 +284,7 @@ def _folders_hint(source: Source, kind: str = "checkpoint") -> str:
         return ""
     paths = [str(source.root / folder) for folder in folders]
     newest = f"; the newest: `{join(['eaglectl', 'inspect', as_path(paths[0])])}`"
-    return f"; give the folder of one {kind} in it: {listed(paths)}{newest if kind == 'checkpoint' else ''}"
+    return f"; pass the folder of one {kind} in it: {listed(paths)}{newest if kind == 'checkpoint' else ''}"
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
@@ -312,9 +309,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         about += _folders_hint(source)
     else:
-        need = (
-            "get it: each of them has a part of the weights" if are_shards(files) else "name the one to read"
-        )
+        need = "download it: each file has a part of the weights" if are_shards(files) else "pass one of them"
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"
     raise UnreadableError(about, WEIGHTS, source=source.place)
 
@@ -327,9 +322,7 @@ def _read_index(source: Source) -> Mapping[str, str]:
     names = frozenset(source.names())
     for name, file in weight_map.items():
         if file.endswith(".safetensors") and PurePosixPath(file).name == file and file not in names:
-            raise UnreadableError(
-                f"{file}: No such file, and {INDEX} says that {name} is in it", SHARDS, INDEX
-            )
+            raise UnreadableError(f"{file}: No such file, and {INDEX} places {name} in it", SHARDS, INDEX)
     return weight_map
 
 
@@ -346,10 +339,10 @@ def _read_header(source: Source, file: str, ahead: int) -> Header:
 def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> None:
     for name, file in weight_map.items():
         if name not in tensors:
-            raise UnreadableError(f"{INDEX} says {name} is in {file}, and it is not there", SHARDS, INDEX)
+            raise UnreadableError(f"{INDEX} places {name} in {file}, and it is not there", SHARDS, INDEX)
         if tensors[name].file != file:
             raise UnreadableError(
-                f"{INDEX} says {name} is in {file}, and it is in {tensors[name].file}", SHARDS, INDEX
+                f"{INDEX} places {name} in {file}, and it is in {tensors[name].file}", SHARDS, INDEX
             )
     for name, tensor in tensors.items():
         if name not in weight_map:
@@ -362,7 +355,7 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
 
 def _read_object(source: Source, name: str, *, is_target: bool = False) -> Mapping[str, Any]:
     size, largest = source.size(name), MAX_RECORD if name == RECORD else MAX_CONFIG
-    text = f"{name} has {size} bytes; at most {largest} are read of a drafter's"
+    text = f"{name} has {size} bytes; the limit for a drafter is {largest}"
     check((size > largest and not is_target, text, JSON, name), error=UnreadableError)
     most = MAX_ENTRIES if is_target or name in (QUANTISATION, RECORD) else CONFIG_ENTRIES
     value = parse_json(name, source.read(name), JSON, has_constants=is_target, most=most)
@@ -388,7 +381,7 @@ def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def is_untrained(record: Mapping[str, Any]) -> bool:
-    """Whether `--init-only` wrote the drafter, as a start for a trainer.
+    """Whether `--init-only` wrote the drafter, as a starting point for training.
 
     A later conversion does not change that: it moves bytes and trains nothing.
     """
@@ -396,7 +389,7 @@ def is_untrained(record: Mapping[str, Any]) -> bool:
     return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)
 
 
-GIVE = "give a checkpoint's folder, a weight file or a Hub repository (org/name)"
+GIVE = "pass a checkpoint's folder, a weight file or a Hub repository (org/name)"
 
 
 def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
@@ -410,14 +403,14 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
         return FolderSource(path)
     if S_ISREG(mode):
         other = (
-            f"{text} is not a weight file; give a checkpoint folder, or one of its"
+            f"{text} is not a weight file; pass a checkpoint folder, or one of its"
             f" {', '.join(WEIGHT_SUFFIXES)} files"
         )
         words = export_words((text,))
         check((words, words), (path.suffix not in WEIGHT_SUFFIXES, other))
         return FolderSource(path.parent, path.name)
     check(
-        (mode, f"{text} is neither a folder nor a regular file; give one of them"),
+        (mode, f"{text} is neither a folder nor a regular file; pass one of them"),
         error=partial(UnreadableError, source=text),
     )
     if is_hub_name(text):
@@ -427,7 +420,8 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
     check(
         (
             text.startswith(SCHEME),
-            f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected",
+            f"{text} is not the name of a Hub repository; hf://org/name or hf://org/name@revision was"
+            " expected",
         ),
         error=partial(UnreadableError, source=text),
     )
@@ -470,7 +464,7 @@ def uncompared_weights(source: Source) -> tuple[str, ...]:
         names = getattr(source, "unchecked", ())
     if not names:
         return ()
-    text = f"headers of {listed(names)} were read from the Hub or its cache, which no digest covers"
+    text = f"headers of {listed(names)} were read from the Hub or its cache, and no digest covers them"
     return (f"{source.label}: {text}; leave --headers-only out to compare the bytes",)
 
 
@@ -494,7 +488,7 @@ def hub_name(text: str) -> tuple[str, str | None] | None:
 
 def _file_mode(text: str) -> int:
     check(
-        (is_url(text), f"{text} is a URL, from which nothing is read; {GIVE}"),
+        (is_url(text), f"{text} is a URL; {GIVE}"),
         error=partial(UnreadableError, source=text),
     )
     try:
@@ -510,7 +504,7 @@ def open_local_folder(text: str) -> FolderSource:
     check(
         (
             not text or not is_folder(Path(text)),
-            f"{text or repr(text)}: no such folder; give the folder of one checkpoint",
+            f"{text or repr(text)}: no such folder; pass the folder of one checkpoint",
         ),
         error=UnreadableError,
     )

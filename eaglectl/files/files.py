@@ -1,6 +1,6 @@
-"""Regular files: small ones that a user names, up to a size, and what tells one state of a file from another.
+"""Regular files: reading small ones up to a size, and the stamp that identifies a file's state.
 
-Pipes and devices may never end.
+Pipes and devices are refused: they may never end.
 """
 
 import os
@@ -63,7 +63,7 @@ class Stamp(Struct, frozen=True):
 def errors_about(
     place: object, error: type[EaglectlError] = UnreadableError, advice: str = "", source: str = ""
 ) -> Iterator[None]:
-    """Raise what the system says of `place` as `error`, with what to do about it.
+    """Raise a system error on `place` as `error`, with `advice`.
 
     `source` is the checkpoint that `place` names.
     """
@@ -80,7 +80,7 @@ def current_folder() -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; a name that no file can have is none, where Path.is_dir raises."""
+    """Whether a folder exists; False for names that no file can have (Path.is_dir raises for these)."""
     return os.path.lexists(path) and path.is_dir()
 
 
@@ -94,12 +94,12 @@ def open_regular(path: Path, what: str = "", error: type[EaglectlError] = Unread
         descriptor = os.open(path, FLAGS)
     except (OSError, ValueError) as failure:
         raise error(f"{place}: {getattr(failure, 'strerror', None) or failure}") from None
-    # of the descriptor, not of the path: what is there may be exchanged after a look at it
+    # of the descriptor, not of the path: the file at a path can be exchanged at any time
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         kind = next((name for is_kind, name in KINDS if is_kind(mode)), "no regular file")
-        raise error(f"{place} is {kind}; give a regular file")
+        raise error(f"{place} is {kind}; pass a regular file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -110,7 +110,7 @@ def read_small_file(
     with open_regular(path, what, error) as file, errors_about(f"{what} {path}".strip(), error):
         parts = list(pieces(file, limit + 1))
     if sum(map(len, parts)) > limit:
-        raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())
+        raise error(f"{what} {path} has more than {limit} bytes, the limit for this file".strip())
     return b"".join(parts)
 
 

@@ -38,7 +38,7 @@ LIMIT = 2**64
 # a text in JSON, and what ends an entry of an object or a list or begins one
 TEXT, MARKS = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', (b",", b"[", b"{")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# said where the folder is not known
+# the advice if the folder is not known
 PULL = "`git lfs pull` in its repository"
 
 # bits an element takes; the names are safetensors' own
@@ -136,7 +136,7 @@ def parse_json(
     except UnicodeDecodeError as error:
         fault = f"{what} is not UTF-8 text (byte {error.start}); fetch or write the file again"
     except UnicodeEncodeError:
-        fault = f"{what} has an escape of a lone surrogate, which is no character; remove it"
+        fault = f"{what} has an escape of a lone surrogate, which is not a character; remove it"
     except RecursionError:
         fault = f"{what} is nested too deeply to be a real file"
     except ValueError as error:
@@ -145,7 +145,7 @@ def parse_json(
 
 
 def _check_entries(raw: bytes, most: int) -> None:
-    # marks in texts count where they may decide nothing
+    # count marks outside of texts only if those of all bytes are too many
     if sum(map(raw.count, MARKS)) > most:
         bare = re.sub(TEXT, b"", raw, flags=re.DOTALL)
         count = sum(map(bare.count, MARKS))
@@ -160,7 +160,7 @@ def _check_depth(value: Any) -> None:
     check(
         (
             depth > MAX_DEPTH,
-            f"objects and lists are {depth} deep in each other; at most {MAX_DEPTH} are read",
+            f"objects and lists are nested {depth} levels deep; at most {MAX_DEPTH} are read",
         ),
         error=UnreadableError,
     )

@@ -3,9 +3,9 @@
 Headers and rows are read by HTTP ranges, whole files through the Hub client's cache. huggingface_hub gives
 the session (proxies, certificates), the endpoint, the token and the cache; it is loaded when the first
 repository is opened. Requests are made here and not by its own retrying functions: those log to stderr, wait
-as long as a server asks, and read a body to its end where a server ignores the range. No text of a server or
-an exception is repeated, as it may hold the token. A redirect to another host is followed without the token:
-the session's client drops it there.
+as long as a server asks, and read a body to its end if a server ignores the range. Texts of servers and
+exceptions are never printed, since they may hold the token. A redirect to another host is followed without
+the token: the session's client drops it there.
 """
 
 import logging
@@ -53,7 +53,7 @@ from eaglectl.files.source import (
     split_name,
 )
 
-# a range may take this long, and a second more for each so many bytes
+# the time limit of a range in seconds, and the bytes for which it grows by a second
 PATIENCE, SLOWEST = 30.0, 50_000
 # files up to this size are read whole, in one request
 MAX_WHOLE = 200_000
@@ -64,7 +64,7 @@ MAX_LIST = 64 << 20
 # git's names of commits and files: SHA-1, SHA-256 where the repository uses it
 GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-# what msgspec raises for a body that is not what was expected
+# errors of msgspec for a body of another form
 NO_ANSWER = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 DOWNLOADS, CALLS_LOCK = threading.Lock(), threading.Lock()
 # what the end of the last call of the client undoes
@@ -281,11 +281,11 @@ class HubSource:
             stop - start,
         )
         if status == 206 and answer.get("content-range", "").strip() != f"bytes {start}-{stop - 1}/{size}":
-            raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
-        if status == 200 and start:  # else the file's beginning, whatever follows
+            raise unreachable(request, f"sent other bytes than the requested {start} to {stop}")
+        if status == 200 and start:  # without `start`, the beginning of the file is enough
             raise UnreadableError(
                 f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges; run"
-                f" `hf download {request.repo}`, and give it again",
+                f" `hf download {request.repo}`, then this command again",
                 source=request.repo,
             )
         if len(data) < stop - start:
@@ -294,8 +294,8 @@ class HubSource:
             raise unreachable(request, f"sent more than the {size} bytes that it lists")
         if not is_part and (digest := self.listed.of(name)) and not has_digest(digest, size, [data]):
             raise UnreadableError(
-                f"{name} of {self.label}: the bytes that came are not those that the Hub at {request.host}"
-                f" lists ({digest[:12]}...); run the command again",
+                f"{name} of {self.label}: the received bytes do not have the digest that the Hub at"
+                f" {request.host} lists ({digest[:12]}...); run the command again",
                 source=self.label,
             )
         return data[: stop - start]
@@ -344,11 +344,11 @@ class HubSource:
                 failure = failure_in(error, "did not send all files")
                 if isinstance(error, OSError) and error.strerror and not (failure.status or failure.code):
                     raise UnreadableError(
-                        f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME"
-                        " moves it",
+                        f"{request.repo} cannot be stored in the Hub client's cache: {error.strerror}; set"
+                        " HF_HOME to move the cache",
                         source=request.repo,
                     ) from None
-                raise failed(request, failure, "; files that came whole are kept") from None
+                raise failed(request, failure, "; complete files stay in the cache") from None
         source = FolderSource(Path(root))
         check(
             (source.root.name != self.commit, f"{request.repo} changed meanwhile; run the command again"),
@@ -416,7 +416,7 @@ def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -
     for name in sizes:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise unreachable(request, f'lists a file "{name}", which points out of the repository')
+            raise unreachable(request, f'lists a file "{name}" outside of the repository')
     pattern = re.compile(r"(model/)?[^/]+" if "model/.metadata" in sizes else r"[^/]+", re.DOTALL)
     wanted = {name: size for name, size in sizes.items() if pattern.fullmatch(name)}
     below = {name: size for name, size in sizes.items() if name not in wanted}
@@ -443,8 +443,8 @@ def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
         local = "" if text.startswith(SCHEME) else "no such file or folder here, and "
         lack = f"{text}: {local}{what} is not in the Hub client's cache"
     raise UnreadableError(
-        f"{lack}, and this call is offline; run `hf download {repo} --revision {revision}` where there is a"
-        " network"
+        f"{lack}, and this call is offline; run `hf download {repo} --revision {revision}` on a machine with"
+        " network access"
     )
 
 
@@ -472,7 +472,7 @@ def check_token(token: str) -> None:
     check(
         (
             not token.isascii() or not token.isprintable() or " " in token,
-            "the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again",
+            "the Hub token has invalid characters; run `hf auth login`, or set HF_TOKEN again",
         ),
         error=UnreadableError,
     )

@@ -1,4 +1,4 @@
-"""The HTTP client that huggingface_hub gets from eaglectl: its requests are under the policy of retries.
+"""The HTTP client that eaglectl gives to huggingface_hub: it repeats requests by the retry policy.
 
 Imported late, as it loads huggingface_hub.
 """
@@ -19,7 +19,7 @@ from eaglectl.files.hub_requests import CALLS, XET_CODE, Retries, TransferError
 # before huggingface_hub 1.30, the client's transport is httpx
 TRANSPORT: Any = getattr(utils, "httpx", None) or import_module("httpx")
 ERRORS = (TRANSPORT.HTTPError, TRANSPORT.StreamError, TRANSPORT.InvalidURL)
-# what no response came for, and how often the policy sends such a request
+# causes of a missing response: its description, and the policy's number of attempts
 UNANSWERED: Mapping[Any, tuple[str, str]] = {
     TRANSPORT.TimeoutException: ("sent nothing in time", "silent_attempts"),
     TRANSPORT.ConnectError: ("cannot be reached", "silent_attempts"),
@@ -28,7 +28,7 @@ UNANSWERED: Mapping[Any, tuple[str, str]] = {
     TRANSPORT.TooManyRedirects: ("redirects without an end", "hopeless_attempts"),
 }
 TEMPORARY = frozenset((408, 429, 500, 502, 503, 504))
-# requests that may be sent again without being asked: they change nothing, or put the same bytes in one place
+# methods that can always be repeated: they change nothing, or put the same bytes in one place
 REPEATABLE = frozenset(("GET", "HEAD", "OPTIONS", "PUT"))
 RESET = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})")
 XET_TOKENS = re.compile(r"/xet-(read|write)-token/")
@@ -45,7 +45,7 @@ class _RetryingClient(TRANSPORT.Client):  # type: ignore[misc]
     """A client whose requests are repeated by the policy, while a call of eaglectl runs."""
 
     def build_request(self, method: str, url: Any, **options: Any) -> Any:
-        # a file that it sends is read from where it was for each attempt
+        # each attempt sends a file from its original position
         request = super().build_request(method, url, **options)
         file: Any
         for file in (options.get("data"), options.get("content")):

@@ -1,8 +1,8 @@
-"""The one policy of retries for every request to the Hub, and what a failure is to the user.
+"""The retry policy of every request to the Hub, and the user's error for each failure.
 
 huggingface_hub repeats requests in several places, without a limit to the wait that a server asks for. Here a
-request is repeated within limits, and what is raised in the end is a TransferError, which the client does not
-repeat. Each wait is a notice. No text of a server or an exception is repeated, as it may hold the token.
+request is repeated within limits, and the final error is a TransferError, which the client does not repeat.
+Each wait is a notice. Texts of servers and exceptions are never printed, since they may hold the token.
 """
 
 import os
@@ -19,7 +19,7 @@ from eaglectl.progress import notify
 # the code of a failure of Xet: of its tokens, which the Hub gives, or of its storage
 XET_CODE = "xet"
 LOGIN = "run `hf auth login`"
-ACCOUNT = "`hf auth whoami` says whose token is used"
+ACCOUNT = "`hf auth whoami` shows the token's account"
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -27,7 +27,7 @@ class RetryPolicy(Struct, frozen=True):
 
     `silent_attempts` is for servers without any answer. A wait doubles up to `longest_wait`, is shortened by
     up to the share `jitter`, and is never shorter than the server asks. All waits of a request together are
-    at most `deadline`. `hopeless_attempts` is for addresses that cannot be asked.
+    at most `deadline`. `hopeless_attempts` is for addresses that cannot answer.
     """
 
     attempts: int = 4
@@ -158,7 +158,7 @@ def unreachable(request: HubRequest, how: str) -> NoAnswerError:
     head = ("" if request.file else request.not_here) or f"{request.subject}: "
     return NoAnswerError(
         f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
-        " what was downloaded before",
+        " earlier downloads",
         options=("--offline",),
         source=request.repo,
     )
@@ -178,27 +178,24 @@ def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0)
     relief = f"{LOGIN}, which raises the limit, or wait"
     if request.has_token:
         access = f"the token's account has no access; {ACCOUNT}"
-        relief, sight = "wait", f"that the token may read it ({ACCOUNT})"
-    unseen = (
-        f"{request.not_here}{repo} is no repository on the Hub that can be seen from here; check its name,"
-        f" {sight}"
-    )
+        relief, sight = "wait", f"and that the token may read it ({ACCOUNT})"
+    unseen = f"{request.not_here}the Hub shows no repository {repo}; check its name, {sight}"
     unauthorised = (
-        f"the Hub does not accept the token (401) and sends nothing of {repo}; {LOGIN}, or unset HF_TOKEN to"
-        " read as nobody"
+        f"the Hub does not accept the token (401) for {repo}; {LOGIN}, or unset HF_TOKEN to read without an"
+        " account"
     )
     texts: dict[str | int, str] = {
         "GatedRepo": (
-            f"{repo} is gated: its list of files is public and the files are not; request access at"
+            f"{repo} is gated: its files need access, which its owner grants; request access at"
             f" {request.page}, {access}"
         ),
         "RevisionNotFound": (
-            f"{repo} has no revision {request.revision}; {request.page}/commits/main lists what it has"
+            f"{repo} has no revision {request.revision}; {request.page}/commits/main lists its commits"
         ),
         "EntryNotFound": f"{repo} has no {request.file} at {request.revision}",
         XET_CODE: (
-            f"{subject}: the transfer by Xet failed, which the Hub at {host} or the client chose; set"
-            " HF_HUB_DISABLE_XET=1 to transfer by HTTP alone, and run the command again"
+            f"{subject}: the transfer from the Hub at {host} by Xet failed; set HF_HUB_DISABLE_XET=1 to"
+            " transfer by HTTP, and run the command again"
         ),
         401: unauthorised if request.has_token and code != "RepoNotFound" else unseen,
         404: unseen,
@@ -206,17 +203,14 @@ def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0)
             f"the Hub forbids reading {subject} (403): it is disabled, or the token lacks the permission to"
             f" read its contents; {ACCOUNT}"
         ),
-        416: (
-            f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
-            f" {repo}`"
-        ),
-        429: f"the Hub has had too many requests from here (429) and did not answer for {subject}; {relief}"
+        416: (f"{subject} is shorter than the Hub lists it (416); try again, or run `hf download {repo}`"),
+        429: f"the Hub had too many requests from this address (429) and did not send {subject}; {relief}"
         f"{f' for {wait:.0f} seconds' if wait else ''} and try again",
     }
     pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
-    other = f"answers {status}, which is no answer to a request for a file; check HF_ENDPOINT"
+    other = f"answers {status}, which a Hub does not do; check HF_ENDPOINT"
     if status >= 500:
-        other = f"fails ({status}); try again {pause}, or use --offline to read what was downloaded before"
+        other = f"fails ({status}); try again {pause}, or use --offline to read earlier downloads"
     return UnreadableError(
         texts.get(code) or texts.get(status) or f"{subject}: the Hub at {host} {other}", source=repo
     )

@@ -1,4 +1,4 @@
-"""The files that a checkpoint is made of, by their names, and what is published beside them."""
+"""The files of a checkpoint, by their names, and the files that are published beside them."""
 
 import os
 import re
@@ -14,18 +14,18 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 # SpecForge's checkpoint of a training, and the config that was given to it
 STATE, STATE_CONFIG = "training_state.pt", "draft_config.json"
-# what Mistral's own layout has in their places
+# the files of Mistral's own layout in their places
 MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
 RECORD_SCHEMA = "eaglectl/provenance/1"
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PICKLES = (".bin", ".pt", ".pth")
-# what other tools make of a checkpoint, by the end of the file's name
+# exports of other tools, by the suffix
 EXPORTS: Mapping[str, str] = {
-    ".gguf": "a GGUF file, which llama.cpp's converter makes of a checkpoint",
-    ".xml": "OpenVINO's graph, which `optimum-cli export openvino` makes of a checkpoint",
-    ".onnx": "an ONNX graph, which an exporter makes of a checkpoint",
-    ".engine": "an engine of TensorRT, which trtllm-build makes of a checkpoint",
+    ".gguf": "a GGUF file from llama.cpp's converter",
+    ".xml": "an OpenVINO graph from `optimum-cli export openvino`",
+    ".onnx": "an ONNX graph from an exporter",
+    ".engine": "a TensorRT engine from trtllm-build",
 }
 QUANTISATION = "hf_quant_config.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
@@ -83,8 +83,7 @@ def export_words(names: Collection[str]) -> str:
     for name in names:
         if kind := EXPORTS.get(PurePosixPath(name).suffix):
             return (
-                f"{name} is {kind}; give the folder or repository with config.json and safetensors that it is"
-                " made of"
+                f"{name} is {kind}; pass the original folder or repository, with config.json and safetensors"
             )
     return ""
 
@@ -127,7 +126,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def is_foreign(folder: Path, given: Collection[Path] = ()) -> bool:
-    """Whether a folder came from others, so that nothing in it judges: given, a checkpoint or a download.
+    """Whether a folder is an argument, a checkpoint or a download, and its files set no policy.
 
     `given` are folders that arguments and options name. A home folder has the cache of the Hub's client, and
     is no download.

@@ -4,9 +4,8 @@ A class or function that a pickle names becomes a `Named`, its call an `Object` 
 standard library's pickletools finds the opcodes; what they do to the stack and the memo is here, with an
 allow-list of opcodes (one that is not in `_ACTIONS` is refused) and of names.
 
-Values may hold themselves and nest deeply: who reads them does not recurse. Only what is small is hashed:
-Python's hash() of a deeply nested tuple overflows the C stack, and of a tuple that repeats itself takes for
-ever.
+Values may hold themselves and nest deeply: readers must not recurse. Only small values are hashed: Python's
+hash() of a deeply nested tuple overflows the C stack, and that of a self-repeating tuple never ends.
 """
 
 import pickletools
@@ -28,7 +27,7 @@ NEWEST_PROTOCOL = 5
 
 
 class PickleError(ValueError):
-    """A pickle that is broken, or is outside what is read here; its text is a clause."""
+    """A pickle that is broken or not supported here; its text is a clause."""
 
 
 class ForeignNameError(PickleError):
@@ -36,11 +35,11 @@ class ForeignNameError(PickleError):
 
     def __init__(self, module: str, name: str) -> None:
         self.named = f"{module}.{name}"[:120]
-        super().__init__(f"it asks for {self.named}")
+        super().__init__(f"it refers to {self.named}")
 
 
 def refuse(is_fault: object, text: str) -> None:
-    """Raise PickleError with this text where the fault is there."""
+    """Raise PickleError with this text if `is_fault`."""
     if is_fault:
         raise PickleError(text)
 
@@ -53,7 +52,7 @@ class Named(Struct, frozen=True):
 
 
 class Object(Struct, eq=False):
-    """A call of what the pickle names, not done: its arguments, and the state it was to be given."""
+    """A call in a pickle, not executed: the callable, its arguments, and the state for the result."""
 
     named: Named
     arguments: tuple["Value", ...]
@@ -88,7 +87,7 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
     The value may hold itself, and be of any depth. Raises ForeignNameError for any other name, and
     PickleError for a broken pickle or one over a limit.
     """
-    refuse(len(data) > MAX_BYTES, f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
+    refuse(len(data) > MAX_BYTES, f"it has {len(data)} bytes; the limit is {MAX_BYTES}")
     machine = _Machine(names, has_references)
     try:
         with warnings.catch_warnings():
@@ -97,7 +96,7 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
             for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
                 refuse(count >= MAX_OPCODES, f"it has more than {MAX_OPCODES} opcodes")
                 if (action := _ACTIONS.get(opcode.name)) is None:
-                    raise PickleError(f"opcode {opcode.name} is not one of those read")
+                    raise PickleError(f"opcode {opcode.name} is not supported")
                 action(machine, argument)
     except PickleError:
         raise
@@ -108,7 +107,7 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
 
 
 def kind(value: Value) -> str:
-    """Return what Python calls a value of this kind."""
+    """Return the Python type name of a value."""
     named = value.named if isinstance(value, Object) else value
     return named.name if isinstance(named, Named) else type(value).__name__
 
@@ -145,12 +144,12 @@ class _Machine:
         return self._cut(len(self.stack) - count)
 
     def since_mark(self) -> list[Value]:
-        refuse(not self.marks, "it looks for a mark where none is")
+        refuse(not self.marks, "it uses a mark that was not set")
         return self._cut(self.marks.pop())
 
     def _check_there(self, count: int) -> None:
         least = self.marks[-1] if self.marks else 0
-        refuse(len(self.stack) - count < least, "it takes a value where none is")
+        refuse(len(self.stack) - count < least, "it takes a value from an empty stack")
 
     def _cut(self, start: int) -> list[Value]:
         items = self.stack[start:]
@@ -184,7 +183,7 @@ class _Machine:
 
     def find(self, module: Value, name: Value) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
-            raise PickleError("it names a class by something else than text")
+            raise PickleError("a class name is not a text")
         if (module, name) not in self.names:
             raise ForeignNameError(module, name)
         self.stack.append(Named(module, name))
@@ -203,7 +202,7 @@ class _Machine:
         refuse(not isinstance(target, Object | dict), f"it gives a state to a {kind(target)}")
 
     def refer(self) -> None:
-        refuse(not self.has_references, "it asks for an object outside it")
+        refuse(not self.has_references, "it refers to an object outside of it")
         self.make(PersistentId(*self.take(1)))
 
 

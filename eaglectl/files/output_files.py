@@ -11,9 +11,9 @@ from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.files.scratch import write_file
 from eaglectl.text import is_url
 
-# of --output: formats and files
+# the formats and files of --output
 Outputs = Sequence[tuple[str, Path]]
-# how the files begin that a kind of file may replace: no file of a checkpoint begins like one of them
+# the beginnings of files that may be replaced, by kind: no file of a checkpoint has one of them
 BEGINS = {
     "page": re.compile(rb"<!DOCTYPE HTML", re.IGNORECASE),
     "report": re.compile(
@@ -30,28 +30,28 @@ BEGIN = 4096
 
 
 def check_file(option: str, path: Path, kind: str) -> None:
-    """Raise UsageError, naming the option as given, if `path` could not be written, or is of no such kind."""
+    """Raise UsageError, with the option as given, if `path` cannot be written or is of another kind."""
     try:
         with suppress(FileNotFoundError):
             path.stat()
         is_other, model = path.is_file() and not _begins_like(path, kind), _model_above(path)
         faults = (
-            (is_url(str(path)), "a URL was given, and a file of this machine is written"),
-            (str(path) == "-", "stdout has the command's own report; give the name of a file"),
+            (is_url(str(path)), "the output must be a local file, not a URL"),
+            (str(path) == "-", "stdout has the command's own report; pass the name of a file"),
             (not path.resolve().parent.is_dir(), f"there is no folder {path.parent}; make it first"),
-            (path.is_dir(), f"{path} is a folder; give the name of a file"),
+            (path.is_dir(), f"{path} is a folder; pass the name of a file"),
             (not os.access(path.parent, os.W_OK), f"{path.parent} is not writable"),
-            (is_other, f"{path} is there and is no {kind}; it is not written over, give another name"),
+            (is_other, f"{path} exists, is not a {kind}, and is not overwritten; pass another name"),
             (
                 model,
-                f"{model} is a model's folder, which a report is not written into; give a name outside it",
+                f"{model} is a model's folder, and reports are not written into it; pass a name outside it",
             ),
         )
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{option}: {getattr(error, 'strerror', None) or error}", options=(option,)
         ) from None
-    check(*((is_there, f"{option}: {fault}") for is_there, fault in faults))
+    check(*((is_present, f"{option}: {fault}") for is_present, fault in faults))
 
 
 def _model_above(path: Path) -> Path | None:
@@ -72,7 +72,7 @@ def parse_page(file: str, outputs: Outputs = ()) -> Path:
     """Return the file of --page; it may replace nothing but a page. Raises UsageError."""
     if file.lower().endswith(".svg"):
         raise UsageError(
-            f"--page {file}: a page is HTML; give a name that ends in .html", options=("--page",)
+            f"--page {file}: a page is HTML; pass a name that ends in .html", options=("--page",)
         )
     return parse_output("--page", file, file, outputs, "page")
 
@@ -92,12 +92,12 @@ def parse_new(option: str, file: str | None) -> Path | None:
     if file is None:
         return None
     if os.path.lexists(file):
-        raise UsageError(f"{option} {file}: {file} is there already; give another name", options=(option,))
+        raise UsageError(f"{option} {file}: {file} exists already; pass another name", options=(option,))
     return parse_output(option, file, file, (), "page")
 
 
 def write_new(option: str, path: Path, text: str) -> None:
-    """Write the file. Raises UsageError where it came meanwhile, and UnreadableError."""
+    """Write the file. Raises UsageError if it appeared meanwhile, and UnreadableError."""
     parse_new(option, str(path))
     write_report(option, path, text, "page")
 

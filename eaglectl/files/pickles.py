@@ -95,7 +95,7 @@ STORAGES: Mapping[str, tuple[str, int]] = {
     "QInt32Storage": ("qint32", 4), "QUInt4x2Storage": ("quint4x2", 1), "QUInt2x4Storage": ("quint2x4", 1),
     "UntypedStorage": ("untyped", 1),
 }  # fmt: skip
-# what makes a tensor: plain ones, parameters around them, and what safetensors cannot hold
+# the functions that make a tensor: plain ones, parameters around them, and those that safetensors cannot hold
 PLAIN = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
 PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 TYPED = "_rebuild_from_type_v2"
@@ -304,9 +304,7 @@ class TorchFile:
         self.records = {info.filename: info for info in infos}
         refuse(len(self.records) != len(infos), "two records have one name")
         pickles = [name for name in self.records if name.endswith("/data.pkl") and name.count("/") == 1]
-        refuse(
-            len(pickles) != 1, f"it has {len(pickles)} records of the name data.pkl, of 1 that torch writes"
-        )
+        refuse(len(pickles) != 1, f"it has {len(pickles)} records named data.pkl instead of 1")
         self.root = pickles[0].removesuffix("data.pkl")
         order = f"{self.root}byteorder"
         is_other = order in self.records and self._content(order) != b"little"
@@ -403,12 +401,12 @@ def read_table(source: Source, table: str) -> tuple[_DistributedTensor, ...]:
                 entries.append(_entry(source, table, name, value, places))
     except ForeignNameError as error:
         raise UnreadableError(
-            f".metadata asks for {error.named}, which no torch distributed checkpoint needs; it was not"
+            f".metadata refers to {error.named}, which no torch distributed checkpoint needs; it was not"
             " loaded"
         ) from None
     except PickleError as problem:
         raise UnreadableError(
-            f"{what} is broken, or does not fit its files as a torch distributed checkpoint's: {problem}",
+            f"{what} is broken, or does not fit the files of a torch distributed checkpoint: {problem}",
             source=source.place,
         ) from None
     check(
@@ -418,7 +416,7 @@ def read_table(source: Source, table: str) -> tuple[_DistributedTensor, ...]:
     pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
     for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
         if file == other and start < stop:
-            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}", source=source.place)
+            raise UnreadableError(f"{what} has two pieces at byte {start} of {file}", source=source.place)
     return tuple(entries)
 
 
@@ -629,7 +627,7 @@ def _token_ids(source: Source, file: str, saved: TorchFile, value: Value) -> tup
     elif isinstance(value, list):
         items = value
     if items is None or not all(type(item) is int and abs(item) < 1 << 31 for item in items):
-        raise UnreadableError(f"{file} holds no list of token ids; integers in one axis were needed")
+        raise UnreadableError(f"{file} has no list of token ids; integers in one axis were expected")
     return tuple(items)
 
 
@@ -658,7 +656,7 @@ def _views(source: Source, file: str, *, has_places: bool = True) -> tuple[Torch
     size = source.size(file)
     if (held := sum(view.nbytes for view in views)) > MAX_REPEATS * size:
         raise UnreadableError(
-            f"{file} has {size} bytes and names {held} bytes of tensors, the same ones many times",
+            f"{file} has {size} bytes and describes {held} bytes of tensors, the same ones many times",
             UNSAFE,
             file,
         )
@@ -693,7 +691,7 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
     check(
         (
             has_places and source.path(name) is None,
-            f"{name} of {source.place} is not on this machine, and pickles are not read from elsewhere",
+            f"{name} of {source.place} is not on this machine, and only local pickles are read",
         ),
         error=partial(UnreadableError, source=source.place),
     )
@@ -717,7 +715,7 @@ def _assemble(source: Source, entry: _DistributedTensor) -> "torch.Tensor":
             view = tensor_view(entry.name, saved.value) if is_tensor(saved.value) else None
             if view is None or (view.shape, view.dtype) != (chunk.shape, entry.dtype):
                 raise UnreadableError(
-                    f"{chunk.file} does not hold {entry.name} as .metadata says: {entry.dtype}"
+                    f"{chunk.file} does not hold {entry.name} as in .metadata: {entry.dtype}"
                     f" {list(chunk.shape)}"
                 )
             saved.check([view])

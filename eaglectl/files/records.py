@@ -1,6 +1,6 @@
-"""What lists state of files, and whether a file is as stated: by SHA-256, git's id or digests of tensors.
+"""Comparing files with lists: by SHA-256, git's id or digests of tensors.
 
-`verify`, and every command that takes what eaglectl.json states, compare by these functions.
+`verify`, and every command that uses eaglectl.json as evidence, compare with these functions.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ from eaglectl.verdicts import FileState
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
-# what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
-# it, or the digests of its header and of each tensor
+# the digest that a comparison uses: SHA-256, the SHA-256 that the Hub lists (of files in LFS), git's id, or
+# the digests of the header and of each tensor
 DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
 
 
 class StatedFile(Struct, frozen=True):
-    """A file as a list states it: size, and one kind of digests; None where the list does not state it.
+    """An entry of a list: size, and one kind of digests; None if the list does not state it.
 
-    `sha256` has several digests, with a blank between, where a list contradicts itself: no file has them.
-    `is_lfs`: the Hub lists it. `digest` is what made those of `header` and of each of `tensors`.
+    `sha256` has several digests, separated by a blank, if a list contradicts itself: no file matches them.
+    `is_lfs`: the Hub lists it. `digest` is the algorithm of `header` and `tensors`.
     """
 
     size: int | None = None
@@ -50,16 +50,16 @@ class _FileList(Struct, frozen=True):
 
 
 class _Record(Struct, frozen=True):
-    """What eaglectl.json lists: the files that were published, or else those that `convert` wrote."""
+    """The lists in eaglectl.json: the published files, otherwise those that `convert` wrote."""
 
     output: _FileList = _FileList()
     published: _FileList | UnsetType = UNSET
 
 
 class CheckedFile(Struct, frozen=True):
-    """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
+    """The result of comparing a file with `lists`: how it differs, and the kinds of digests (`by`).
 
-    `tensors` are those that differ, where the file was compared by tensors.
+    `tensors` are the differing ones, if the file was compared by tensors.
     """
 
     name: str
@@ -81,7 +81,7 @@ def read_record(data: bytes) -> Mapping[str, StatedFile]:
             raise ValidationError
     except (ValidationError, OverflowError, RecursionError):
         raise UnreadableError(
-            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
+            f"{RECORD} cannot be used: it has an unexpected form; download it again"
         ) from None
     return files
 
@@ -94,7 +94,7 @@ def compare_file(
     list_name: str,
     stated: StatedFile,
 ) -> CheckedFile:
-    """Compare a file with what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
+    """Compare a file with its entry in a list; `hashed` has its SHA-256. Raises UnreadableError."""
     size, how = source.size(name), ""
     path = source.path(name) if isinstance(source, FolderSource) else None
     by: tuple[DigestKind, ...] = ()
@@ -110,14 +110,14 @@ def compare_file(
         by = ("git-id",)
         with open_regular(path) as file:
             if not has_digest(stated.git_id, size, blocks_of(file.fileno())):
-                how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
+                how = f"does not have the git id {stated.git_id[:12]}... in {list_name}"
     elif path and stated.tensors is not None:
         return _compare_tensors(path, threads, name, list_name, stated)
     else:
-        how = f"has its size, and {list_name} has no digest of it"
+        how = f"has the listed size, and {list_name} has no digest of it"
         if stated.tensors is not None:
             how = (
-                f"was not downloaded, and {list_name} has digests of its tensors alone: download the"
+                f"was not downloaded, and {list_name} has only digests of its tensors: download the"
                 " repository, and verify that folder"
             )
         elif list_name == RECORD:
@@ -151,13 +151,13 @@ def _compare_tensors(
             ranges[HEADER_KEY] = (0, 8 + length)
             actual = threads.of_ranges(name, file.fileno(), ranges, listed_file.digest).result()
     except UnreadableError as error:
-        return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
+        return CheckedFile(name, FileState.DIFFERS, how=f"has an unreadable header: {error}")
     digests = {**(listed_file.tensors or {}), HEADER_KEY: listed_file.header}
     keys = {key for key in {*digests, *actual} if digests.get(key) != actual.get(key)}
     tensors = tuple(sorted(keys - {HEADER_KEY}))
-    how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
+    how = f"has another header than in {list_name}: its metadata, or dtypes, shapes and order of tensors"
     if tensors:
-        how = f"has other bytes than {list_name} says in {listed(tensors)}"
+        how = f"has other bytes than in {list_name}, in {listed(tensors)}"
     if not keys:
         return CheckedFile(name, FileState.SAME, by=("tensors",))
     return CheckedFile(name, FileState.DIFFERS, how=how, by=("tensors",), tensors=tensors)
@@ -185,7 +185,7 @@ def compare_record(
     try:
         listed_files = read_record(raw)
     except UnreadableError:
-        return "is not as eaglectl writes it", ""
+        return "has an unexpected form", ""
     digests = {} if isinstance(source, FolderSource) else source.listed.sha256
     for name in (*beside, *weights):
         file = listed_files.get(name, StatedFile())
@@ -198,7 +198,7 @@ def compare_record(
         else:
             state = _state(source, name, file, sha256(raw).hexdigest())
         if name not in listed_files or state == FileState.NOT_LOOKED:
-            return f"states no digest of {name}", ""
+            return f"has no digest of {name}", ""
         if state == FileState.DIFFERS:
             return f"is of another {name}", ""
     return "", unread

@@ -1,6 +1,6 @@
-"""Folders for the time of a run: removed at its end, by a signal too; what a killed run left, by the next.
+"""Scratch folders: removed at the end of a run or by a signal; those of killed runs by the next run.
 
-SIGTERM and SIGHUP are exceptions meanwhile. As one can come up inside the code that removes, removals
+SIGTERM and SIGHUP are exceptions meanwhile. As one can be raised inside the code that removes, removals
 are registered, and run again at the end of the process until they were not interrupted.
 
 `.STEM.XXXXXXXX.partial` holds one folder and a mark: a file that is named by the device and inode of the
@@ -76,13 +76,13 @@ def register_removal(remove: Callable[[], None]) -> None:
 
 
 def unregister_removal(remove: Callable[[], None]) -> None:
-    """Forget a registered removal; none is no error."""
+    """Forget a removal, if it is registered."""
     _removals.pop(remove, None)
 
 
 @atexit.register
 def run_removals() -> bool:
-    """Run what is registered, the last first; whether all of it could be done."""
+    """Run the registered removals, the last first; return whether all succeeded."""
     is_done = True
     while _removals:
         remove, pid = _removals.popitem()
@@ -140,7 +140,7 @@ def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
     except OSError:
         if flags:
             raise
-        # nobody can lock a folder here, as on NFS, so nobody sweeps
+        # folders cannot be locked here (NFS): then no run removes those of others
 
 
 def _mark(folder: Path) -> Path:
@@ -166,7 +166,7 @@ def _remove(folder: Path, settle: Callable[[Path], None] | None) -> None:
 
 
 def sweep(parent: Path, stem: str, settle: Callable[[Path], None] | None = None) -> None:
-    """Remove what killed runs left in `parent` under `stem`; what cannot be removed stays without a word."""
+    """Remove what killed runs left in `parent` under `stem`; ignore what cannot be removed."""
     pattern = re.compile(re.escape(f".{stem}.") + r"[0-9a-f]{8}\.partial")
     with suppress(OSError):
         for folder in [path for path in parent.iterdir() if pattern.fullmatch(path.name)]:
@@ -191,9 +191,7 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
     try:
         parent = near or Path(tempfile.gettempdir())
     except FileNotFoundError:
-        raise UnreadableError(
-            "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
-        ) from None
+        raise UnreadableError("no temporary folder is writable; mount one at /tmp, or set TMPDIR") from None
     with ExitStack() as stack:
         with errors_about(f"{parent}: cannot write there"):
             folder = stack.enter_context(scratch(parent, "eaglectl"))

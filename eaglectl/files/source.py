@@ -1,11 +1,11 @@
-"""A source: named files whose bytes can be read by range. Nothing here knows what the bytes mean.
+"""A source: named files whose bytes can be read by range. The contents are interpreted elsewhere.
 
-A pinned source opens each file once, so that what was read is one state of the folder, or an error.
+A pinned source opens each file once, so that all reads are of one state of the folder, or an error.
 
 Files in the Hub client's cache are compared with their digests there. A snapshot's files are links,
 snapshots/COMMIT/FILE to blobs/ETAG, and the Hub's etags are digests: SHA-256 of files in LFS, git's id of the
-others. Newer clients make blobs/ETAG a link too, into a store that the repositories share, where files that
-came by Xet lie under names that say nothing of their bytes.
+others. Newer clients make blobs/ETAG a link too, into a store that the repositories share, where files from
+Xet have names that are not digests.
 """
 
 import os
@@ -168,9 +168,9 @@ def check_digest(path: Path, file: BufferedReader, digest: str, name: str, label
         return
     if not has_digest(digest, stamp.size, blocks_of(file.fileno())):
         raise UnreadableError(
-            f"{name} of {label} is in the Hub client's cache with other bytes than its digest says"
-            f" ({digest[:12]}...): it was changed or damaged; run `rm {quote(str(place))}`, and the command"
-            " again, which downloads the file",
+            f"{name} of {label} in the Hub client's cache does not match its digest ({digest[:12]}...): it"
+            f" was changed or damaged; run `rm {quote(str(place))}`, then this command again, which"
+            " downloads the file",
             source=label,
         )
     COMPARED[place] = stamp
@@ -376,8 +376,8 @@ class FolderSource(Struct, frozen=True):
 def check_whole(label: str, name: str, size: int) -> None:
     """Raise UnreadableError for a file that is too large to be read whole."""
     if size > MAX_WHOLE_FILE:
-        about = f"{name} in {label} has {size} bytes; at most {MAX_WHOLE_FILE} are read of such a file"
-        raise UnreadableError(f"{about}: put the real one there", JSON, name, source=label)
+        about = f"{name} in {label} has {size} bytes; the limit for such a file is {MAX_WHOLE_FILE}"
+        raise UnreadableError(f"{about}: restore the original file", JSON, name, source=label)
 
 
 def read_open(place: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
@@ -443,18 +443,18 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
         return read_open(self.place, name, self.pinned(name).descriptor, start, stop)
 
     def restamp(self) -> None:
-        """Take the status times of now for those of the opening: hard links were made in the meantime.
+        """Record the present status times, which hard links change.
 
-        Raises UnreadableError where more than that changed.
+        Raises UnreadableError if more than that changed.
         """
         self.check_unchanged(is_status_compared=False)
         for name, file in self.files.items():
             self.files[name] = replace(file, stamp=Stamp.of(os.fstat(file.descriptor)))
 
     def check_unchanged(self, *, is_status_compared: bool = True) -> None:
-        """Raise UnreadableError where a file that was opened, or what has its name now, is not as it was.
+        """Raise UnreadableError if an opened file, or the file that has its name now, changed.
 
-        `is_status_compared` False: a hard link or permissions may have changed.
+        `is_status_compared` False: hard links and permissions may have changed.
         """
         for name, file in self.files.items():
             try:
@@ -472,6 +472,6 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
 def changed(source: FolderSource, name: str) -> UnreadableError:
     """Return the error for a file that changed since it was first read."""
     return UnreadableError(
-        f"{source.root / name} changed while it was read; nothing was written. Run the command again when"
-        " nothing writes to the folder"
+        f"{source.root / name} changed while it was read; nothing was written. Run the command again when no"
+        " other process writes to the folder"
     )

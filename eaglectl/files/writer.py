@@ -33,7 +33,7 @@ from eaglectl.files.scratch import (
 )
 from eaglectl.text import brief, is_url, listed
 
-# the kernel or the file system does not have the call, or not this flag of it
+# the kernel or the file system does not support the call, or a flag of it
 MISSING = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 CHUNK = 32 << 20
 # up to this size, copying in the kernel is not worth a call
@@ -81,9 +81,9 @@ class FolderKind(Struct, frozen=True):
     files: frozenset[str]
 
     def obstacle(self, path: Path) -> str | None:
-        """Return what keeps --force from replacing `path`; None for such a folder, or an empty one."""
+        """Return why --force may not replace `path`; None if it may, and for an empty folder."""
         if path.is_symlink() or not path.is_dir():
-            return "it is no folder"
+            return "it is not a folder"
         if not (entries := sorted(path.iterdir())):
             return None
         try:
@@ -91,14 +91,14 @@ class FolderKind(Struct, frozen=True):
         except UnreadableError:
             record = None
         if not isinstance(record, dict) or record.get("schema") != self.schema:
-            return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
+            return f"it has {_names(entries)}, and no {self.record} from eaglectl"
         listed_files = self.files.union(_listed_files(record))
         others = [
             entry
             for entry in entries
             if entry.name not in listed_files or entry.is_symlink() or not entry.is_file()
         ]
-        return f"{_names(others)} there, not listed in {self.record}" if others else None
+        return f"it has {_names(others)}, not listed in {self.record}" if others else None
 
 
 def _listed_files(record: dict[str, object]) -> set[str]:
@@ -111,10 +111,10 @@ def _names(entries: Iterable[Path]) -> str:
 
 
 CHECKPOINT = FolderKind(
-    "what `convert` wrote", RECORD, RECORD_SCHEMA, frozenset((RECORD, CARD, SUMS, SIGNATURE))
+    "an output of `convert`", RECORD, RECORD_SCHEMA, frozenset((RECORD, CARD, SUMS, SIGNATURE))
 )
 STATISTICS = FolderKind(
-    "what `calibrate` wrote",
+    "an output of `calibrate`",
     "statistics.json",
     "eaglectl/statistics/1",
     frozenset(("statistics.json", "statistics.safetensors")),
@@ -226,10 +226,7 @@ class Folder:
         sync_folder(self.out.parent)
 
     def _check_replaced(self, aside: Path) -> None:
-        text = (
-            f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it is"
-            " back in its place, give another -o"
-        )
+        text = f"{self.shown} changed and is no longer {self.kind.name}; it was not replaced: pass another -o"
         check((self.kind.obstacle(aside), text))
 
     def _settle(self, folder: Path) -> None:
@@ -244,15 +241,14 @@ class Folder:
             rename_new(aside, self.out)
             return
         if not self.kind.obstacle(aside):
-            # what tells the kind comes last: an interrupted removal can be taken up
+            # the record comes last, so that an interrupted removal can continue
             for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == self.kind.record):
                 entry.unlink()
         try:
             aside.rmdir()
         except OSError:
             raise UnreadableError(
-                f"{self.shown} was changed by another process while it was replaced; what is not eaglectl's"
-                f" was left at {aside}"
+                f"another process changed {self.shown} while it was replaced; its other files are at {aside}"
             ) from None
 
     def _message(self, error: OSError) -> str:
@@ -261,8 +257,8 @@ class Folder:
             return f"{self.shown.parent}: no space left for {what}; nothing was written"
         if error.errno == errno.EXDEV:
             return (
-                f"{self.shown} lies in a lower layer of an overlay file system, which renames none; nothing"
-                " was written: remove it, or give another -o"
+                f"{self.shown} is in a lower layer of an overlay file system and cannot be renamed; nothing"
+                " was written: remove it, or pass another -o"
             )
         return f"{what}: {error.strerror}; nothing was written"
 
@@ -272,16 +268,16 @@ def check_apart(out: Path, source: Path) -> None:
     try:
         output, input_path = out.resolve(), source.resolve()
     except ValueError:  # a null byte
-        raise UsageError(f"{out} or {source} is no path; give another") from None
+        raise UsageError(f"{out} or {source} is not a path; pass another") from None
     except (OSError, RuntimeError):
         raise UsageError(
-            f"{out}: a symbolic link on the way leads to itself; give another -o", options=("-o",)
+            f"{out}: a symbolic link in the path leads to itself; pass another -o", options=("-o",)
         ) from None
     check(
         (
             _is_in(output, input_path) or _is_in(input_path, output),
-            f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
-            f" another -o",
+            f"the output {out} and the input {source} overlap, and eaglectl never overwrites its input: pass"
+            " another -o",
             ("-o",),
         )
     )
@@ -312,14 +308,14 @@ def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None
         raise _taken(out)
     if obstacle := kind.obstacle(out.absolute()):
         raise UsageError(
-            f"{out} is not {kind.name} alone ({obstacle}), so --force does not replace it; give another -o,"
-            " or move what is there away",
+            f"{out} is not only {kind.name} ({obstacle}), so --force does not replace it; pass another -o,"
+            " or move its files away",
             options=("--force",),
         )
 
 
 def _taken(out: Path) -> UsageError:
-    return UsageError(f"{out} is there already; give another -o, or --force to replace it", options=("-o",))
+    return UsageError(f"{out} exists already; pass another -o, or --force to replace it", options=("-o",))
 
 
 def _write(target: int, data: bytes) -> int:

@@ -41,8 +41,8 @@ def test_what_needs_neither_asks_for_neither(words: tuple[object, ...], tmp_path
 
 
 def test_what_needs_a_temporary_folder_says_so_in_a_line() -> None:
-    advice = "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
+    advice = "no temporary folder is writable; mount one at /tmp, or set TMPDIR"
     assert refusal(3, *READY).endswith(advice)
     report = call("validate", FIXTURES / "producers/eagle/bin", "--json").document
     looked = [each["reason"] for each in report["could_not_look"]]
-    assert any("pickles that cannot be copied: no folder" in reason for reason in looked)
+    assert any("pickles that cannot be copied: no temporary folder" in reason for reason in looked)

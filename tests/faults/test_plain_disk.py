@@ -79,7 +79,7 @@ def test_an_output_is_not_its_input_in_capital_letters(disk: Path, out: str) -> 
     before = contents(disk)
     (disk / "OUT.gguf").mkdir()
     done = call("convert", disk / "out", "-o", disk / out, "--force")
-    assert done.code == 2 and "lie in one another" in done.err
+    assert done.code == 2 and "overlap, and eaglectl never overwrites its input" in done.err
     (disk / "OUT.gguf").rmdir()
     assert contents(disk) == before
 
@@ -96,5 +96,5 @@ def test_an_output_in_the_letters_of_its_input_is_refused(
         return real(Path(str(path).replace("Drafter", "drafter")), **options)
 
     monkeypatch.setattr(Path, "stat", stat)
-    with pytest.raises(UsageError, match="lie in one another"):
+    with pytest.raises(UsageError, match="overlap, and eaglectl never overwrites its input"):
         check_apart(tmp_path / out, tmp_path / "drafter")

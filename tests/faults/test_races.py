@@ -74,7 +74,7 @@ def test_force_puts_back_what_is_no_checkpoint_any_more(
         lambda: there.append(contents(tmp_path)),
     )
     appearing(monkeypatch, "rename_new", lambda: [step() for step in swap])
-    with pytest.raises(UsageError, match="became something else than what `convert` wrote"):
+    with pytest.raises(UsageError, match="is no longer an output of `convert`"):
         eaglectl.convert(source, out, force=True)
     assert contents(tmp_path) == without_scratch(there[0])
 
@@ -90,7 +90,7 @@ def test_a_file_that_comes_into_the_replaced_folder_is_kept(
         real(folder, path)
 
     monkeypatch.setattr(Folder, "_settle", late)
-    with pytest.raises(UnreadableError, match="left at"):
+    with pytest.raises(UnreadableError, match="other files are at"):
         eaglectl.convert(source, out, force=True)
     (kept,) = tmp_path.rglob("thesis.tex")
     assert kept.read_text() == WORK

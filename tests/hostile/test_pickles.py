@@ -166,15 +166,15 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
             "FROZENSET": b"\x91",
         }.items()
     },
-    "os.system": (lambda: named("os", "system") + b"\x8c\x02id\x85R.", "it asks for os.system"),
-    "torch.load": (lambda: b"ctorch\nload\n.", "it asks for torch.load"),
+    "os.system": (lambda: named("os", "system") + b"\x8c\x02id\x85R.", "it refers to os.system"),
+    "torch.load": (lambda: b"ctorch\nload\n.", "it refers to torch.load"),
     "an attribute of what is allowed": (lambda: named("torch", "Size.mro") + b".", "torch.Size.mro"),
     "a call of a number": (lambda: b"K\x01)R.", "calls a int"),
     "a call of a call's value": (lambda: COUNTER + b")R.", "calls a Counter"),
     "items of a number": (lambda: b"K\x01K\x02K\x03s.", "sets items of a int"),
     "an item of a dict": (lambda: b"}Na.", "appends to a dict"),
     "a state of a list": (lambda: b"]Nb.", "gives a state to a list"),
-    "a class that is no text": (lambda: b"NN\x93.", "something else than text"),
+    "a class that is no text": (lambda: b"NN\x93.", "is not a text"),
 }
 
 
@@ -351,7 +351,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: archive(b"\x80\x02}X\x03\0\0\0\xed\xa0\x80" + tensor() + b"s."),
         "no tensor's name",
     ),
-    "a name outside the list": (lambda: archive(b"\x80\x02}c__main__\nx\n)R."), "asks for __main__.x"),
+    "a name outside the list": (lambda: archive(b"\x80\x02}c__main__\nx\n)R."), "refers to __main__.x"),
     "a million flat tuples": (lambda: archive(b"\x80\x02(" + b")" * 999_000 + b"t."), "containers"),
     "overlapping storages": (lambda: pointed(BOTH, b"archive/data/1", b"archive/data/0"), "overlaps another"),
     "a record past the file": (lambda: pointed(BOTH, b"archive/data/1", 1 << 20), "past the end of the file"),
@@ -405,7 +405,7 @@ def test_pieces_of_a_table_that_overlap_are_refused(tmp_path: Path) -> None:
     places = list(raw.storage_data.values())
     places[1].offset = places[0].offset + 1
     places[1].length = max(place.length for place in places)
-    assert "keeps two pieces" in unreadable(training_folder(tmp_path, raw))
+    assert "has two pieces" in unreadable(training_folder(tmp_path, raw))
 
 
 def test_no_module_of_eaglectl_unpickles() -> None:

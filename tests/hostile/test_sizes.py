@@ -50,7 +50,7 @@ def test_a_value_nested_too_deep_is_refused_with_its_depth(tmp_path: Path, text:
     more = {"diff": [source], "upload": ["o/n", "--dry-run"], "convert": ["-o", tmp_path / "out"]}
     done = call(command, source, *more.get(command, []))
     assert done.code in (1, 3)
-    words = f"are {DEEP[text]} deep in each other; at most 64 are read"
+    words = f"are nested {DEEP[text]} levels deep; at most 64 are read"
     assert words in " ".join((done.out + done.err).split())
 
 
@@ -226,7 +226,7 @@ def test_no_report_is_written_into_a_model(tmp_path: Path) -> None:
     for file in (folder / "report.html", folder / "below/report.html"):
         for option in (("--page", file), ("--output", f"json={file}")):
             done = call("validate", folder, *option)
-            assert done.code == 2 and "a model's folder, which a report is not written into" in done.err
+            assert done.code == 2 and "a model's folder, and reports are not written into it" in done.err
     assert sorted(folder.rglob("*")) == before
 
 
@@ -260,7 +260,7 @@ def test_keys_of_a_config_count_at_any_depth(tmp_path: Path) -> None:
 
 def test_a_config_of_many_bytes_is_refused(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"zz": "x" * (4 << 20)})
-    assert "bytes; at most 4194304 are read of a drafter's" in refusal(3, "inspect", folder)
+    assert "bytes; the limit for a drafter is 4194304" in refusal(3, "inspect", folder)
 
 
 @pytest.mark.parametrize("command", ["inspect", "convert", "verify"])

@@ -80,7 +80,7 @@ def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: P
         ("json", "FORMAT=FILE was expected"),
         ("json=", "FORMAT=FILE was expected"),
         ("xml=x", "one of text, json, junit, sarif"),
-        ("junit=-", "give the name of a file"),
+        ("junit=-", "pass the name of a file"),
         ("json=no/such/report.json", "there is no folder no/such; make it first"),
         ("json=.", "is a folder"),
         ("json=a\0b", "null"),
@@ -102,7 +102,7 @@ def test_an_output_is_not_written_over_a_file_that_is_no_report(good: Path, name
     (good / "eaglectl.json").write_text('{"schema": "eaglectl/provenance/1"}')
     before = contents(good)
     message = refusal(2, "validate", good, "--output", f"json={good / name}")
-    assert "is there and is no report; it is not written over" in message and contents(good) == before
+    assert "exists, is not a report, and is not overwritten" in message and contents(good) == before
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_output_is_not_written_over_a_file_that_is_no_report(good: Path, name
 def test_a_text_of_mine_that_begins_like_a_report_is_kept(good: Path, tmp_path: Path, text: str) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text(text)
-    assert "is there and is no report" in refusal(2, "validate", good, "--output", f"text={mine}")
+    assert "exists, is not a report" in refusal(2, "validate", good, "--output", f"text={mine}")
     assert mine.read_text() == text
 
 
