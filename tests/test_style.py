@@ -199,13 +199,6 @@ VERBS = re.compile(
 # modules that have these still: they only leave the lists
 WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
     {
-        "eaglectl/judge/judgement.py",
-        "eaglectl/judge/rule.py",
-        "eaglectl/judge/rules/config.py",
-        "eaglectl/judge/rules/layers.py",
-        "eaglectl/judge/rules/release.py",
-        "eaglectl/judge/rules/target.py",
-        "eaglectl/judge/rules/weights.py",
         "eaglectl/report/acceptance.py",
         "eaglectl/report/findings.py",
         "eaglectl/report/inspection.py",
@@ -215,12 +208,6 @@ WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
 )
 WITHOUT_VERBS: frozenset[str] = frozenset(
     {
-        "eaglectl/judge/judgement.py",
-        "eaglectl/judge/rule.py",
-        "eaglectl/judge/rules/config.py",
-        "eaglectl/judge/rules/release.py",
-        "eaglectl/judge/rules/serving.py",
-        "eaglectl/judge/rules/weights.py",
         "eaglectl/report/acceptance.py",
         "eaglectl/report/findings.py",
         "eaglectl/report/inspection.py",

@@ -1,6 +1,6 @@
-"""What rules check, and the judgement of a drafter, made once: every command prints parts of it.
+"""The subject that rules check, and the judgement of a drafter, which is made once for all commands.
 
-Rules check one checkpoint, read as far as possible, and the target that it is to serve.
+Rules check one checkpoint, read as far as possible, and the target that it is meant for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
 TABLES = {"d2t", "t2d"}
-# up to which number a dtype holds every whole number exactly
+# dtype -> the largest n such that it holds every whole number up to n exactly
 EXACT: Mapping[str, int] = {
     "I64": 2**63,
     "U64": 2**64,
@@ -79,8 +79,9 @@ NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_c
 
 
 class GivenTarget(Struct, frozen=True, dict=True):
-    """The target: its dimensions as far as they are known, its config, and its files where they were
-    given. `choice` is the one that the command takes.
+    """The target: its known dimensions, its config, and its files if they were given.
+
+    `choice` is the command's choice of target.
     """
 
     known: Target
@@ -90,19 +91,19 @@ class GivenTarget(Struct, frozen=True, dict=True):
 
     @property
     def words(self) -> str:
-        """Which one it is: as it was given, or how it was found; "" where there is none."""
+        """The target as given, or how it was found; "" without a target."""
         return self.known.origin or (printable(f"{self.choice.text}, {GIVEN}") if self.choice.text else "")
 
     @property
     def given_config(self) -> Mapping[str, Any]:
-        """Its config. Raises CannotLook where there is none."""
+        """Its config. Raises CannotLook if there is none."""
         if self.config is None:
             raise CannotLook(NO_TARGET)
         return self.config
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its config.json; "" where that was not read."""
+        """The SHA-256 of its config.json; "" if that was not read."""
         return sha256(self.source.read(CONFIG)).hexdigest() if self.source and self.config else ""
 
     @cached_property
@@ -119,11 +120,11 @@ class GivenTarget(Struct, frozen=True, dict=True):
 class Subject(Struct, frozen=True, eq=False, dict=True):
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
-    `requests` are the engine releases to validate for. With `headers_only` no tensor data is read but that of
-    d2t, t2d and vectors. `unpickled` is a copy of weights that are pickles, or why there is none. `read` is
-    what was read already. `value_errors` are those of numbers that were read
-    elsewhere: ids of rules and messages. `takes_samples`: a few rows of each matrix are read with
-    `headers_only` too.
+    `requests` are the engine releases to validate for. With `headers_only`, of tensor data only d2t, t2d and
+    vectors are read. `unpickled` is a safetensors copy of pickled weights, or the error that prevented it.
+    `read` is the checkpoint and drafter if they were read before. `value_errors` are rule ids and messages
+    about numbers that were read elsewhere. With `takes_samples`, a few rows of each matrix are read even with
+    `headers_only`.
     """
 
     source: "FolderSource | HubSource"
@@ -154,7 +155,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def read_error(self) -> EaglectlError | None:
-        """The error that ended reading. The rule that its topic names reports it; others could not look."""
+        """The error that ended reading. The rule named by its topic reports it; other rules cannot look."""
         return self._reading[3]
 
     @property
@@ -196,7 +197,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def weights(self) -> Checkpoint:
         """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
         if self.headers_only:
-            raise CannotLook("it needs the weights, and --headers-only leaves them closed")
+            raise CannotLook("it needs the weights, which --headers-only does not read")
         return self.values
 
     @cached_property
@@ -228,34 +229,37 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         """A summary of each norm and bias, by its name in the file."""
         if not isinstance(self.source, FolderSource):
             if self.headers_only:
-                raise CannotLook("the norms of a Hub repository are read where its weights are downloaded")
+                raise CannotLook(
+                    "the norms of a Hub repository are read only after its weights are downloaded"
+                )
             self.source.downloaded()
         with self.values.opened() as weights:
             return read_vectors(weights)
 
     @cached_property
     def samples(self) -> Mapping[str, tuple[str, Sample]]:
-        """A sample of each matrix with its stored name, by its canonical name; with `headers_only` only where
-        `takes_samples`.
+        """Each matrix's stored name and sample, by canonical name.
+
+        Raises CannotLook with `headers_only`, unless the subject `takes_samples`.
         """
         with (self.values if self.takes_samples else self.weights).opened() as weights:
             return sample_matrices(weights, self.drafter)
 
     @cached_property
-    def drawn_matrices(self) -> Mapping[str, tuple[str, str]]:
+    def untrained_matrices(self) -> Mapping[str, tuple[str, str]]:
         """The matrices that still look randomly initialised: stored name and distribution, by canonical name.
 
-        Raises CannotLook as `weights`.
+        Raises CannotLook like `weights`.
         """
         weights, samples = self.weights, self.samples
-        from eaglectl.judge.scanning import drawn_matrices  # late: numpy
+        from eaglectl.judge.scanning import untrained_matrices  # late: numpy
 
-        return drawn_matrices(weights, samples, self.flat.get("initializer_range"))
+        return untrained_matrices(weights, samples, self.flat.get("initializer_range"))
 
     def summaries(self) -> Iterator[tuple[str, Summary]]:
-        """Names and summaries of all floating-point tensors.
+        """Yield names and summaries of all floating-point tensors.
 
-        With `headers_only` those of `vectors`; then it raises CannotLook.
+        With `headers_only`, yield those of `vectors`, then raise CannotLook.
         """
         if self.headers_only:
             yield from self.vectors.items()
@@ -265,11 +269,12 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def target_vocab(self) -> int:
         """The size of the target's vocabulary.
 
-        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding cut
-        short.
+        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding with
+        too few rows.
         """
-        size, stated = self.drafter.dims.vocab, self.flat.get("vocab_size")
-        return max(size, stated) if type(stated) is int and "t2d" not in self.drafter.tensors else size
+        size, config_size = self.drafter.dims.vocab, self.flat.get("vocab_size")
+        has_t2d = "t2d" in self.drafter.tensors
+        return max(size, config_size) if type(config_size) is int and not has_t2d else size
 
     @property
     def is_d2t_rounded(self) -> bool:
@@ -287,7 +292,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             raise CannotLook(f"d2t is {d2t.dtype}, which cannot hold the vocabulary's numbers")
         weights = self.values  # before numpy is loaded
         if d2t and d2t.shape != (self.drafter.dims.draft_vocab,):
-            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
+            raise CannotLook(f"d2t has the shape {list(d2t.shape)}, which does not fit the draft vocabulary")
         first, second = (
             as_engines_read(table.name, table.dtype, weights.read(table.stored[0])) if table else None
             for table in (d2t, t2d)
@@ -296,7 +301,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def vocabulary_repair(self) -> Fix:
-        """How one table repairs the other; no step where none does, or it cannot be known."""
+        """The repair of one table from the other; empty if there is none, or if it cannot be determined."""
         try:
             weights = self.values
         except UnreadableError:
@@ -316,7 +321,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def vocabulary_faults(self) -> tuple["Fault", ...]:
-        """What is wrong with the tables; empty where the draft vocabulary is larger than the target's."""
+        """The faults of d2t and t2d; empty if the draft vocabulary is larger than the target's."""
         draft_size = self.drafter.dims.draft_vocab
         if not TABLES & set(self.drafter.tensors) or draft_size > self.target_vocab:
             return ()
@@ -324,7 +329,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         return faults(d2t, t2d, draft_size, self.target_vocab)
 
     def view(self, engine: str) -> View:
-        """The checkpoint as an engine reads it."""
+        """Return the checkpoint as an engine reads it."""
         files, config = self.checkpoint, self.config
         names, target = tuple(files.tensors), self.target.config
         runner = next((request.runner for request in self.requests if request.engine == engine), "")
@@ -347,18 +352,18 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def releases_by_text(self) -> Mapping[tuple[str, str], Mapping[str, Sequence[str]]]:
         """The releases that a fact applies to, by its message, for each engine and rule."""
-        found: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for (engine, release), holding in self.applied_facts.items():
-            for applied in holding:
-                texts = found.setdefault((engine, applied.fact.rule), {})
+        releases: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for (engine, release), facts in self.applied_facts.items():
+            for applied in facts:
+                texts = releases.setdefault((engine, applied.fact.rule), {})
                 texts.setdefault(applied.text, []).append(release)
-        return found
+        return releases
 
     def reported(self, topic: str, *, is_fault: bool = False) -> Iterator[Match]:
-        """What reading the checkpoint reported on a topic: its notes, or the error that ended reading.
+        """Yield the reader's reports on a topic: its notes, or the error that ended reading.
 
-        A question, which only the user can answer, raises CannotLook; with `is_fault` it is a match, for what
-        no engine can know either. Raises CannotLook where reading ended before the topic could come up.
+        An open question raises CannotLook; with `is_fault` it is a match, as no engine knows the answer
+        either. Raises CannotLook if reading ended before it reached the topic.
         """
         if self.read_error is not None and self.ended_on(topic):
             options = self.read_error.options if isinstance(self.read_error, OptionNeededError) else ()
@@ -379,19 +384,16 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
 
 def key_place(config: Mapping[str, Any], key: str) -> str:
-    """The place of a key: "config.json:KEY", "config.json:OBJECT.KEY", or "config.json" where it is
-    absent.
-    """
+    """Return where a key is: "config.json:KEY", "config.json:OBJECT.KEY", or "config.json" if absent."""
     for prefix, table in (("", config), *((f"{name}.", config.get(name)) for name in NESTED_KEYS)):
         if isinstance(table, Mapping) and key in table:
             return f"config.json:{prefix}{key}"
     return "config.json"
 
 
-# what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
-# where its weights are
+# families of rules whose findings do not change how an engine serves the drafter, except for WEIGHT_FILES
 NOT_SERVED = ("files", "release")
-# what is published, and what a policy allows
+# names of rules on what is published, and on what a policy allows
 OF_POLICY = ("local-path", "leaked-secret", "allowed-")
 WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
 OF_TENSORS = ("weights", "draft vocabulary")
@@ -408,12 +410,12 @@ class Unchecked(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """All that is known of one drafter, its target and the engine releases asked about.
+    """The judgement of one drafter with its target and the requested engine releases.
 
-    `rules` are those that ran or could not look, `findings` those of every rule whose inputs were at hand,
-    `unchecked` what was not looked at and why, `releases` what each release does with the files, those that
-    no data is of first. `errors` change how every engine serves the files: those of numbers that were read
-    elsewhere, of rules, and problems in reading that no rule reports (""), as ids and messages.
+    `rules` are those that ran or could not look. `findings` are those of every rule that had its inputs,
+    `unchecked` the rules that could not look, with reasons. `releases` has a verdict for each release;
+    releases without data come first. `errors` change how every engine serves the files, as pairs of rule id
+    and message; the id is "" for a problem in reading that no rule reports.
     """
 
     subject: Subject
@@ -432,7 +434,7 @@ class Judgement(Struct, frozen=True):
 
 
 def unmended(findings: Iterable[Finding]) -> RefusedError | None:
-    """Return the refusal for the first error in tensors that no conversion mends; None without one."""
+    """Return a refusal for the first error in tensors that no conversion repairs; None without one."""
     for finding in findings:
         is_error = finding.severity == "error" and finding.rule.family in OF_TENSORS
         if is_error and not finding.repair.conversions:
@@ -444,10 +446,10 @@ def unmended(findings: Iterable[Finding]) -> RefusedError | None:
 def judge_drafter(
     subject: Subject, chosen: Sequence[Rule] | None = None, policy: Policy = NO_POLICY
 ) -> Judgement:
-    """The judgement of a drafter by the `chosen` rules, for the engine releases of the subject's requests.
+    """Judge a drafter by the `chosen` rules, for the engine releases that the subject requests.
 
-    None: the rules of serving. Rules on an engine run only where it was requested or the policy requires
-    them, and facts of an engine count where their rule is among those that run.
+    Without `chosen`, the rules of serving run. A rule on an engine runs only if the engine was requested or
+    the policy requires the rule. A fact of an engine counts if its rule runs.
     """
     requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
     chosen = serving_rules() if chosen is None else chosen
@@ -485,7 +487,7 @@ def _bounded(matches: Iterator[Match]) -> Iterator[Match]:
 
 
 def _drop_duplicates(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    # of two findings on one defect the more severe is kept; of two alike, the one for all engines
+    # of two findings on one defect keep the more severe; of two equally severe, the one for all engines
     levels = {finding.rule.id: finding.level for finding in findings}
     dropped = {
         general if levels[general] < finding.level else finding.rule.id
@@ -507,7 +509,7 @@ def _errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[tuple[str
 
 
 def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
-    # of engines of which no rule states what they read too; none of an engine of which no rule was to run
+    # no verdict on an engine whose rules did not run; one on each engine that has no rules at all
     subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
     results = _results(judgement, ids)
     judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
@@ -537,7 +539,7 @@ def _verdict(name: str, release: str, subject: Subject, results: RuleResults) ->
 
 def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
     subject = judgement.subject
-    # what says which tokens are drafted: an engine drafts other ones where it could not be looked at
+    # a d2t that could not be checked may map draft tokens to other tokens
     has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
     return RuleResults(
         judgement.errors,
@@ -551,7 +553,7 @@ def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
 
 @cache
 def serving_rules() -> Sequence[Rule]:
-    """The rules by which a verdict on an engine's release is made."""
+    """Return the rules that decide a verdict on an engine's release."""
     return [
         rule
         for rule in rules(without=("release",))
@@ -575,9 +577,9 @@ class Suppressed(Struct, frozen=True):
 class Following(Struct, frozen=True):
     """What to run next for a checkpoint that a release does not serve: a conversion, or one of several.
 
-    `choices`: by the conversion with each answer to what is open, what the release makes of the files if that
-    answer is true, and what it means. `why`: why no conversion makes the release serve it, `keys` those of
-    the reasons that it states again.
+    `choices` maps the conversion for each answer to an open question to the answer's meaning and its effect
+    on the release. `why` states why no conversion makes the release serve it; `keys` are those of the reasons
+    that `why` repeats.
     """
 
     command: str = ""
@@ -591,16 +593,15 @@ class Report(Result, frozen=True):
 
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
     effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
-    could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
-    oldest first; `changes` are the smallest ones with which all of them pass. `target` names the target
-    and states how it was found, `target_digest` is the SHA-256 of its config.json. `is_of_copy`: the weights
-    are pickles, and their values were read from a temporary copy. `skipped` states why a folder is no
-    drafter's, where such are to be skipped: no rule ran. `doubts` are what is open of how the drafter was
-    trained, `questions` those that somebody has to answer. `off` are the rules that the policy switches off,
-    `lowered` those whose severity it lowers, with the new one.
-    `default_engines` are the releases that nobody named, each with the reason why it was judged; `trained`
-    the boundaries that the drafter was trained on, where they are known. `following` has the conversions of
-    a checkpoint of which something is open.
+    could not be read, if no rule reports it. `releases` has a verdict for each requested engine release,
+    oldest first; `changes` are the smallest changes with which all of them pass. `target` names the target
+    and states how it was found, `target_digest` is the SHA-256 of its config.json. With `is_of_copy`, the
+    weights are pickles, and their values were read from a temporary copy. `skipped` states why a folder was
+    skipped as no drafter: no rule ran. `open_notes` are open facts about the training, `questions` those that
+    the user must answer. `off` are the rules that the policy switches off, `lowered` those whose severity it
+    lowers, with the new one. `default_engines` are the releases that were judged by default, each with the
+    reason. `trained` are the boundaries that the drafter was trained on, if known. `following` has the next
+    conversions of a checkpoint with open facts.
     """
 
     source: str
@@ -636,7 +637,7 @@ class Report(Result, frozen=True):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What is open of how the drafter was trained."""
+        """The open facts about the drafter's training."""
         return tuple(note.reason for note in self.open_notes)
 
     @property
@@ -646,9 +647,9 @@ class Report(Result, frozen=True):
 
     @property
     def unreported(self) -> tuple[str, ...]:
-        """Why it does not pass, where no finding and no rule that could not look states it.
+        """The reasons why it does not pass, if no finding and no rule that could not look is one.
 
-        It is what engine releases do, or what is open of how it was trained.
+        They are faults of engine releases, or open facts about the training.
         """
         if self.problem or any(finding.fails(self.fail_on) for finding in self.findings):
             return ()
@@ -661,13 +662,13 @@ class Report(Result, frozen=True):
 def unopened_report(
     source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"
 ) -> Report:
-    """The report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
+    """Return the report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
     return Report(
         source, source, (), CheckVerdict.COULD_NOT_LOOK, policy=policy, fail_on=fail_on, problem=problem
     )
 
 
 def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
-    """The worst verdict of several checkpoints; SKIPPED where all are, as then nothing was judged."""
+    """Return the worst verdict of several checkpoints; SKIPPED only if all were skipped."""
     order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS, CheckVerdict.SKIPPED)
     return min((report.verdict for report in reports), key=order.index, default=CheckVerdict.PASS)

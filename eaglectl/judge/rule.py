@@ -52,17 +52,15 @@ NO_TARGET = "no target was given; pass --target"
 
 
 class CannotLook(UnreadableError):
-    """A rule has nothing to check: no target was given, the weights may not be read, the checkpoint is
-    unreadable.
-    """
+    """A rule cannot check: no target was given, the weights may not be read, or the files are unreadable."""
 
 
 class Match(Struct, frozen=True):
     """One place where a rule does not hold: "config.json:KEY", "tensor:NAME", a file name, or "" for the
     checkpoint.
 
-    `fix` replaces the rule's own in words, `repair` with its commands; `engines` are the releases that it
-    concerns, as "vllm==0.32.0". `options`: those that the message names, which take it away; `why` is the
+    `fix` replaces the rule's own fix as text, `repair` as text with commands. `engines` are the releases
+    concerned, like "vllm==0.32.0". `options` are the options in the message that settle it; `why` is the
     message without them.
     """
 
@@ -83,8 +81,8 @@ Check = Callable[[Any], Iterator[Match]]
 class Rule(Struct, frozen=True):
     """One rule; `summary`, `why` and `fix` document it. `engines` is PEP 508 text, empty for all engines.
 
-    `reported_by` are ids of rules that report the same defect for every engine: one of two such findings is
-    kept. `repair` is the fix with its commands, where those are to be run.
+    `reported_by` are ids of rules that report the same defect for every engine: only one of two such findings
+    is reported. `repair` is the fix with the commands that it runs.
     """
 
     id: str
@@ -117,15 +115,15 @@ def rule(id: str, name: str, severity: Severity, remedy: Remedy = "") -> Callabl
 
 
 def _documentation(check: Check, name: str) -> str:
-    # PYTHONOPTIMIZE=2 drops docstrings; without the source too (.pyc alone) a rule is known by its name
+    # PYTHONOPTIMIZE=2 drops docstrings; without the source too (.pyc alone) a rule has only its name
     text = _docstrings(check.__globals__["__loader__"], check.__module__)
-    without = f"{name}.\n\nThis installation has no texts of rules.\n\nFix: see docs/rules.md."
+    without = f"{name}.\n\nThis installation has no documentation of rules.\n\nFix: see docs/rules.md."
     return text.get(check.__name__, "") if text else without
 
 
 @cache
 def _docstrings(loader: Any, module: str) -> Mapping[str, str]:
-    import ast  # late: needed where docstrings are not there
+    import ast  # late: needed only without docstrings
 
     nodes = ast.parse(loader.get_source(module) or "").body
     return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -141,9 +139,9 @@ def note_rule(
     is_fault: bool = False,
     needs: str = "",
 ) -> Rule:
-    """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
+    """Make a rule of the reader's reports on the topic that the rule's name is.
 
-    With `is_fault` a question is a finding. What it `needs` to know of the target is a field of Target.
+    With `is_fault`, an open question is a finding. `needs` is the field of Target that the rule needs.
     """
 
     def check(subject: Any) -> Iterator[Match]:
@@ -159,9 +157,9 @@ def make_rule(
 ) -> Rule:
     """Make a rule with its documentation.
 
-    That is one sentence that states what must hold, a paragraph on why, and a last paragraph that begins with
-    `Fix:`. `remedy` states what mends it: only then are the commands in the documentation run. Raises
-    TypeError where one of the three is missing.
+    The documentation has one sentence that states what must hold, a paragraph on why, and a last paragraph
+    that begins with `Fix:`. `remedy` is the kind of repair: without it, no command in the documentation is
+    run. Raises TypeError if one of the three parts is missing.
     """
     parts = [" ".join(part.split()) for part in documentation.split("\n\n")]
     if len(parts) < 3 or not parts[-1].startswith("Fix: "):
@@ -186,22 +184,22 @@ class Finding(Struct, frozen=True):
         return SEVERITIES.index(self.severity)
 
     def fails(self, fail_on: Severity | None) -> bool:
-        """Whether it fails a checkpoint where findings of `fail_on` and above do; None: nothing does."""
+        """Whether it fails a checkpoint if findings of `fail_on` and above do; with None, nothing fails."""
         return fail_on is not None and self.level >= SEVERITIES.index(fail_on)
 
     @property
     def fix(self) -> str:
-        """What to do about it, in words: the match's own fix, else the rule's."""
+        """What to do, as text: the match's own fix, else the rule's."""
         return self.repair.text
 
     @property
     def repair(self) -> Fix:
-        """The same, with the commands in it."""
-        own = self.match.repair or read_fix(self.match.fix)
-        return own or self.rule.repair or read_fix(self.rule.fix)
+        """The fix with the commands in it."""
+        match_fix = self.match.repair or read_fix(self.match.fix)
+        return match_fix or self.rule.repair or read_fix(self.rule.fix)
 
     def completed(self, complete: Complete) -> "Finding":
-        """The finding with whole commands in its message and its fix."""
+        """Complete the commands in the message and the fix."""
         message, repair = complete(self.match.message), self.repair.completed(complete)
         return replace(self, match=replace(self.match, message=message, repair=repair))
 
@@ -230,7 +228,7 @@ class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="keba
 
 
 FILES = POLICY_FILE, PYPROJECT = ("eaglectl.toml", "pyproject.toml")
-# what bounds the time of tomllib, which is quadratic in the parts of a key
+# bounds on the time of tomllib, which is quadratic in the parts of a key
 MAX_POLICY, MAX_PARTS = 256 << 10, 32
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}"
@@ -243,20 +241,25 @@ Layer = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class AllowTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
-    """Lists of patterns, as of file names, of what a checkpoint may have."""
+    """Lists of what a checkpoint may have, as patterns like those of file names."""
 
-    architectures: Annotated[Patterns, Meta(description="Its classes; others are found (EGL120).")] = None
-    dtypes: Annotated[Patterns, Meta(description="Of its tensors; others are found.")] = None
-    licences: Annotated[Patterns, Meta(description="In its card; others are found (EGL907).")] = None
-    files: Annotated[Patterns, Meta(description="Beside those that are known.")] = None
+    architectures: Annotated[Patterns, Meta(description="Classes in the config; EGL120 reports others.")] = (
+        None
+    )
+    dtypes: Annotated[Patterns, Meta(description="Dtypes of tensors; EGL213 reports others.")] = None
+    licences: Annotated[Patterns, Meta(description="Licences in the card; EGL907 reports others.")] = None
+    files: Annotated[Patterns, Meta(description="Files besides the known ones.")] = None
     quantisation: Annotated[
-        Patterns, Meta(description="Methods; others are found (EGL806), and all for an empty list.")
+        Patterns,
+        Meta(description="Quantisation methods; EGL806 reports others, with an empty list every method."),
     ] = None
-    base_models: Annotated[Patterns, Meta(description="In its card; others are found (EGL908).")] = None
+    base_models: Annotated[Patterns, Meta(description="Base models in the card; EGL908 reports others.")] = (
+        None
+    )
 
 
 class DefaultsTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """What commands take where their command line says nothing."""
+    """Defaults of commands, which their command line overrides."""
 
     target: Annotated[Text, Meta(description=f"{TARGET.help} A path begins at this file.")] = ""
     aux_layers: Annotated[
@@ -264,7 +267,7 @@ class DefaultsTable(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     ] = None
     aux_convention: Annotated[Convention | None, Meta(description=HELP["aux_convention"])] = None
     source_semantics: Annotated[
-        Mapping[str, Text], Meta(description="Facts about the trainer that a file cannot state.")
+        Mapping[str, Text], Meta(description="Facts about the training that no file states.")
     ] = {}
     assume: Annotated[bool, Meta(description=HELP["assume"])] = False
 
@@ -273,13 +276,13 @@ class PolicyTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab
     """The keys of eaglectl.toml: what a folder requires of its checkpoints, and defaults of commands."""
 
     engines: Annotated[
-        tuple[str, ...], Meta(description="What is judged for where no --engine names any.")
+        tuple[str, ...], Meta(description="Engine releases to judge for, without --engine.")
     ] = ()
     required: Annotated[
         frozenset[str],
         Meta(
-            description="Rules that must have looked: without it a checkpoint does not pass. Ids, names or"
-            " families."
+            description="Rules (ids, names or families) that must run: if one cannot look, the checkpoint"
+            " does not pass."
         ),
     ] = frozenset()
     severities: Annotated[
@@ -296,10 +299,10 @@ class PolicyTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab
 
 
 class Policy(PolicyTable, frozen=True):
-    """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
+    """A team's requirements of its checkpoints; the empty policy requires nothing. Rules are named by id.
 
-    `origin` is the file that it was read from; paths in it begin at `folder`. A checkpoint does not
-    pass where a `required` rule could not look.
+    `origin` is the policy's file; paths in it are relative to `folder`. A checkpoint does not pass if a
+    `required` rule could not look.
     """
 
     origin: str = "built in"
@@ -312,24 +315,24 @@ class Policy(PolicyTable, frozen=True):
 
     @property
     def allowed(self) -> Mapping[str, Sequence[str]]:
-        """The keys of [allow], with patterns as of file names."""
+        """The keys of [allow], with their patterns."""
         patterns: Mapping[str, Sequence[str]] = to_builtins(self.allow)
         return patterns
 
     @property
     def target(self) -> str:
-        """The target of [defaults], a folder as seen from the current one; "" where there is none."""
+        """The target of [defaults], a folder relative to the current one; "" if there is none."""
         target = self.defaults.target
         is_here = bool(target) and os.path.lexists(self.folder / target)
         return os.path.relpath(self.folder / target) if is_here else target
 
     def severity(self, rule: Rule) -> Severity:
-        """The severity of a rule's findings."""
+        """Return the severity of a rule's findings."""
         level = self.severities.get(rule.id, rule.severity)
         return rule.severity if level == "off" else level
 
     def refusal(self, key: str, value: str, spelled: Callable[[str], str] = str) -> str:
-        """Why a key of [allow] refuses a value; "" if not. `spelled` writes its patterns as the value is."""
+        """Return why a key of [allow] refuses a value, else "". `spelled` writes patterns as values are."""
         allowed = self.allowed.get(key)
         if allowed is None or any(fnmatchcase(value, spelled(pattern)) for pattern in allowed):
             return ""
@@ -338,18 +341,20 @@ class Policy(PolicyTable, frozen=True):
 
 @cache
 def rules(without: tuple[str, ...] = ()) -> tuple[Rule, ...]:
-    """The rules of the modules in judge/rules/ that `without` does not name, ordered by id."""
+    """Return the rules of all modules in judge/rules/ but those in `without`, ordered by id."""
     from eaglectl.judge import rules as package  # late: its modules import this one
 
     names = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in without]
     modules = [import_module(f"{package.__name__}.{name}") for name in names]
     # functions that `@rule` made rules of, and the rules that a module makes from data, in its RULES
-    every = [rule for module in modules for rule in (*vars(module).values(), *getattr(module, "RULES", ()))]
-    return tuple(sorted((each for each in every if isinstance(each, Rule)), key=lambda each: each.number))
+    values = [
+        value for module in modules for value in (*vars(module).values(), *getattr(module, "RULES", ()))
+    ]
+    return tuple(sorted((value for value in values if isinstance(value, Rule)), key=lambda rule: rule.number))
 
 
 def find_rule(text: str) -> Rule:
-    """The rule with the id or name `text`. Raises UsageError with similar names."""
+    """Find the rule with the id or name `text`. Raises UsageError with similar names."""
     by_name = {rule.id: rule for rule in rules()} | {rule.name: rule for rule in rules()}
     if text in by_name or text.upper() in by_name:
         return by_name.get(text) or by_name[text.upper()]
@@ -359,10 +364,10 @@ def find_rule(text: str) -> Rule:
 
 
 def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[Rule, ...]:
-    """The rules to run: those that `select` names (all if it names none), less those that `ignore` names.
+    """Return the rules to run: those in `select` (all if it is empty) without those in `ignore`.
 
-    Rules that the policy turns off are left out, rules that it requires always run. Raises UsageError for an
-    unknown rule, and for a required one in `ignore`.
+    Rules that the policy switches off do not run; rules that it requires always run. Raises UsageError for an
+    unknown rule, and for a required rule in `ignore`.
     """
     ignored = rule_ids(ignore)
     if refused := sorted(policy.required & ignored):
@@ -375,7 +380,7 @@ def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[st
 
 
 def rule_ids(texts: Iterable[str]) -> frozenset[str]:
-    """The ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
+    """Return the ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
     ids: set[str] = set()
     for text in texts:
         family = {rule.id for rule in rules() if text.upper() in ("EGL", f"EGL{rule.number // 100}")}
@@ -388,7 +393,7 @@ def read_policy(
 ) -> Policy:
     """Return the policy of the file `path`, or of the nearest one in `start` (the current folder) or above.
 
-    No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is used unless
+    A file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is used only if
     `path` names it. Without a file, the policy is empty. Raises UsageError with the file, the key and what
     was expected.
     """
@@ -397,7 +402,7 @@ def read_policy(
 
 
 def parse_policy(values: Mapping[str, Any], origin: str) -> Policy:
-    """The policy in a TOML table; `origin` names its file in messages and reports."""
+    """Read a policy from a TOML table; `origin` names its file in messages and reports."""
     return _resolved(_parsed(values, origin, Path()))
 
 
@@ -412,7 +417,7 @@ def _parsed(values: Any, origin: str, folder: Path) -> Policy:
 
 
 def _resolved(policy: Policy) -> Policy:
-    """The policy with ids in the place of names and families of rules."""
+    """Return the policy with rule ids in place of names and families."""
     try:
         required = rule_ids(policy.required)
         levels = {rule: level for key, level in policy.severities.items() for rule in rule_ids([key])}
@@ -424,14 +429,12 @@ def _resolved(policy: Policy) -> Policy:
         raise UsageError(f"{policy.origin}: {error}") from None
     resolved = replace(policy, required=required, severities=levels, suppress=suppress)
     if conflicts := sorted(required & resolved.off):
-        raise UsageError(
-            f"{policy.origin}: {conflicts[0]} is required and its severity is off; decide for one of them"
-        )
+        raise UsageError(f"{policy.origin}: {conflicts[0]} is both required and off; remove one of the two")
     return resolved
 
 
 def ignored_file(judged: Iterable[str] = ()) -> str | None:
-    """The nearest file from the current folder upwards that is not taken because of where it lies."""
+    """Return the nearest policy file, from the current folder upwards, that is ignored for its place."""
     here = current_folder()
     taken = _folders(here, judged)
     paths = (folder / name for folder in (here, *here.parents) if folder not in taken for name in FILES)
@@ -439,24 +442,22 @@ def ignored_file(judged: Iterable[str] = ()) -> str | None:
 
 
 def _folders(start: Path, judged: Iterable[StrPath]) -> Sequence[Path]:
-    """The folder and those around it that may hold a policy, the nearest first.
+    """Return the folder and its parents that may hold a policy, the nearest first.
 
-    Those in a checkpoint, in a download of the Hub's client and in what is judged may not.
+    Folders in a checkpoint, in a download of the Hub's client and in `judged` may not.
     """
-    folders, given = (start, *start.parents), given_folders(judged)
+    folders, judged_folders = (start, *start.parents), given_folders(judged)
     places = [Path(os.path.realpath(folder)) for folder in folders]
-    foreign = [number for number, place in enumerate(places, 1) if is_foreign(place, given)]
+    foreign = [number for number, place in enumerate(places, 1) if is_foreign(place, judged_folders)]
     return folders[max(foreign, default=0) :]
 
 
 def find_policy(
     path: StrPath | None = None, start: StrPath | None = None, judged: Iterable[StrPath] = ()
 ) -> Policy | None:
-    """The policy that `read_policy` takes, with rules as they are written there; None where there is no file.
+    """Return the policy that `read_policy` reads, with rules as its file names them; None without a file.
 
-    It is named as seen from `start`.
-
-    Raises UsageError.
+    `origin` is its path relative to `start`. Raises UsageError.
     """
     if path is None:
         here = current_folder() if start is None else Path(start)
@@ -466,12 +467,12 @@ def find_policy(
     path = os.fspath(path)
     if "://" in path:
         raise UsageError(
-            f"--policy {path}: a policy is a file on this machine; download it and give its path",
+            f"--policy {path}: the policy must be a local file; download it and pass its path",
             options=("--policy",),
         )
     if file := _read_file(Path(path), path):
         return file
-    raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or give an {POLICY_FILE}")
+    raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or pass an {POLICY_FILE}")
 
 
 def _read_file(path: Path, label: str) -> Policy | None:

@@ -24,7 +24,7 @@ SMALL = 1 << 18  # bytes of the largest tensor that is small
 
 
 class FloatFormat(Struct, frozen=True):
-    """A dtype's words: their width in bytes, and the least word, without its sign bit, that is not finite.
+    """A dtype's words: their width in bytes, and the least word (without sign bit) that is not finite.
 
     `nan` is a word below `limit` that is NaN, -1 for none.
     """
@@ -52,10 +52,10 @@ FLOAT_FORMATS: Mapping[str, FloatFormat] = {
 
 
 class Summary(Struct, frozen=True):
-    """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
+    """Statistics of a tensor: its largest magnitude, the count of NaN or infinite numbers, the first's index.
 
-    `constant` is the value of all numbers; None if they differ. `mean` is for small vectors. `zero_rows`
-    counts the rows of zeros of a matrix, if all of it was read and is finite.
+    `constant` is the value that all numbers have; None if they differ. `mean` is for small vectors.
+    `zero_rows` counts the zero rows of a matrix that was read completely and is finite.
     """
 
     largest: float
@@ -104,11 +104,11 @@ def as_numbers(dtype: str, raw: bytes) -> Sequence[float]:
     return unpack(f"<{len(raw) // calcsize(code)}{code}", raw)
 
 
-# rows that are read of a matrix, and numbers of each block of such a row that are decoded
+# rows of a matrix that are read, and numbers of each block of such a row that are decoded
 ROWS, NUMBERS = 16, 64
 # of lm_head more rows: each with the next one, and with the one half of the matrix later
 HEAD_ROWS = 32
-# a matrix of fewer numbers, and a norm of fewer, say nothing of how they are distributed
+# a matrix with fewer numbers, and a norm with fewer, show no distribution
 LEAST_NUMBERS, LEAST_WIDTH = 1 << 12, 64
 
 
@@ -137,10 +137,10 @@ RANGES: Mapping[str, Range] = {
 
 
 class Sample(Struct, frozen=True):
-    """What a few rows of a matrix show: `zeros` and `copies` of `rows` are whole rows.
+    """Statistics of a few rows of a matrix: of `rows` rows, `zeros` are zero and `copies` equal another row.
 
-    `small` is the share of numbers below a tenth of `rms`, which is of all blocks of columns; `blocks` has
-    that of each.
+    `rms` is that of all blocks of columns, `blocks` that of each. `small` is the share of numbers below a
+    tenth of `rms`.
     """
 
     rows: int
@@ -176,7 +176,7 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
     size, count = weights.tensors[name].row_bytes, weights.tensors[name].shape[0]
     rows = [weights.read(name, row * size, (row + 1) * size) for row in _chosen_rows(name, count)]
     if len(set(rows)) == 1:
-        return None  # a constant matrix, of which another rule speaks
+        return None  # another rule reports a constant matrix
     # a zero may be -0.0
     filled = [row for row in rows if row.strip(b"\0\x80") or any(as_numbers(dtype, row))]
     numbers = [_numbers(dtype, rows[:: max(1, len(rows) // ROWS)], at, blocks) for at in range(blocks)]

@@ -1,7 +1,7 @@
 """One pass over the numbers of a checkpoint, and samples of single tensors.
 
-Numbers are compared as the integers ("words") that they are stored as: without the sign bit, floats order as
-their words do, so the largest word of a block shows whether a number is NaN or infinite. Two maxima of
+Numbers are compared as the integers ("words") that they are stored as: without the sign bit, floats order
+like their words, so the largest word of a block shows whether a number is NaN or infinite. Two maxima of
 integers cost less than one `isnan`.
 """
 
@@ -33,14 +33,14 @@ SPAN_SIZE = 4 << 20
 PIECE_SIZE = 64 << 20
 # threads that read
 THREADS = min(os.cpu_count() or 1, 4)
-# how far a sample's spread may be from one of a framework's before it is computed exactly
+# relative distance of a sample's spread from a framework's within which the spread is computed exactly
 FRESH = 0.1
-# how many numbers of a tensor its spread is computed from, and how many runs they are read in
+# the count of numbers of a tensor that its spread is computed from, and of runs that they are read in
 SAMPLE, RUNS = 1 << 20, 16
 
 
-# of a block: how many numbers it has, its largest word, how many numbers are not finite, the index of the
-# first of these (-1 for none), the one word of all, None where they differ, and how many rows are zeros
+# of a block: the count of numbers, the largest word, the count of numbers that are not finite, the index of
+# the first of these (-1 for none), the word of all numbers (None if they differ), the count of zero rows
 _Block = tuple[int, int, int, int, int | None, int]
 
 
@@ -101,13 +101,13 @@ def _read_blocks(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) ->
 
 
 def _block_size(tensor: StoredTensor) -> int:
-    """Bytes that are read at once: whole rows of a matrix, unless one row has more."""
+    """Return how many bytes are read at once: whole rows of a matrix, unless a row is larger than a block."""
     row = tensor.row_bytes if len(tensor.shape) == 2 else 0
     return BLOCK_SIZE // row * row if 0 < row <= BLOCK_SIZE else BLOCK_SIZE
 
 
 def _zero_rows(words: Words, columns: int, magnitude: int) -> int:
-    # nearly no row of a trained matrix begins with a zero, so that few are looked at as a whole
+    # nearly no row of a trained matrix begins with a zero, so that few are compared as a whole
     rows = words.reshape(-1, columns)
     rows = rows[(rows[:, 0] & magnitude) == 0]
     return len(rows) - int((rows & magnitude).any(axis=1).sum())
@@ -155,7 +155,7 @@ def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
     return as_floats(dtype, data).reshape(len(rows), -1)
 
 
-# rows and columns of a matrix whose singular values are computed, and how far chance takes the largest
+# rows and columns of a matrix whose singular values are computed, and a tolerance of the largest for chance
 NOISE_ROWS, NOISE_COLUMNS, CHANCE = 256, 4096, 1.05
 
 
@@ -171,21 +171,21 @@ def is_noise(checkpoint: Checkpoint, name: str) -> bool:
     return bool(np.linalg.eigvalsh(part @ part.T)[-1] ** 0.5 < edge * CHANCE)
 
 
-def drawn_matrices(
+def untrained_matrices(
     checkpoint: Checkpoint, samples: Mapping[str, tuple[str, Sample]], initializer_range: Any
 ) -> Mapping[str, tuple[str, str]]:
-    """Return matrices that still look randomly initialised: stored name and distribution, by name."""
+    """Return the matrices that still look randomly initialised: stored name and distribution, by name."""
     is_stated = isinstance(initializer_range, int | float) and initializer_range > 0
     deviation = float(initializer_range) if is_stated else 0.02
-    drawn = dict[str, tuple[str, str]]()
+    untrained = dict[str, tuple[str, str]]()
     for name, (stored, sample) in samples.items():
         spreads = deviation, (3 * checkpoint.tensors[stored].shape[-1]) ** -0.5
         # the spread of a few numbers; that of all is computed where it fits
         if any(abs(sample.rms / expected - 1) < FRESH for expected in spreads):
             words = _distribution(checkpoint, stored, deviation)
             if words and is_noise(checkpoint, stored):
-                drawn[name] = stored, words
-    return drawn
+                untrained[name] = stored, words
+    return untrained
 
 
 def _distribution(checkpoint: Checkpoint, name: str, deviation: float) -> str:
@@ -245,14 +245,14 @@ def similarity(left: Floats, right: Floats) -> float:
     )
 
 
-# two embeddings of chance have angles that differ by about sqrt(2 / columns); bfloat16 changes them by 0.0002
-# in 96 columns, and a mean taken from each row by about 1 / columns
+# angles of two random embeddings differ by about sqrt(2 / columns); bfloat16 changes them by 0.0002 in 96
+# columns, subtracting the mean of each row by about 1 / columns
 SAME_ANGLES, SAME_LENGTHS, OTHER_ROWS = 0.005, 1 / 64, 0.5
 LEAST_ROWS = 8
 
 
 def is_rotated(left: Floats, right: Floats) -> bool:
-    """Whether rows have the same lengths and angles in two matrices and are others: one is rotated."""
+    """Whether rows of two matrices have the same lengths and angles but other values: one is rotated."""
     sizes, others = np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1)
     # a padded vocabulary has rows of zeros; rows that are not finite are a fault of their own
     usable = (sizes > 0) & (others > 0) & np.isfinite(sizes) & np.isfinite(others)

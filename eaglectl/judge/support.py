@@ -45,7 +45,7 @@ MLA = Dimensions(
     v_head_dim=16,
 )
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-# the parts of the one layer, without those of attention, and those of each class
+# the parts of the single layer without its attention, and the parts of attention by class
 LAYER_PARTS = (
     "input_layernorm", "hidden_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "self_attn.o_proj",
@@ -69,7 +69,7 @@ class Service(Struct, frozen=True):
 
 
 def services() -> Iterator[Service]:
-    """Yield every engine, layout, version and attention for which the layout has a place."""
+    """Yield a service for every engine, layout, version and attention that the layout can store."""
     for engine, format, version, attention in product(ENGINES.values(), FORMATS, NORMS, ATTENTION):
         if checkpoint := _written_view(format, engine.name, version, attention):
             verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]

@@ -116,7 +116,12 @@ BAD = (
     store("q/k norms in the plain class", "EGL101", QUERY_NORMS, "the tensors are of q/k norms"),
     Patch("class of q/k norms", "EGL101", of_class("Eagle3Qwen3ForCausalLM"), "plain attention"),
     Patch("MLA class", "EGL101", of_class("Eagle3DeepseekV2ForCausalLM"), given=only("EGL1", "EGL2")),
-    Patch("vLLM's own spelling", "EGL119", of_class("Eagle3LlamaForCausalLM"), "known to vLLM alone"),
+    Patch(
+        "vLLM's own spelling",
+        "EGL119",
+        of_class("Eagle3LlamaForCausalLM"),
+        "only vLLM knows Eagle3LlamaForCausalLM",
+    ),
     Patch(
         "TensorRT-LLM's", "EGL119", of_class("LlamaForCausalLMEagle3Deep"), "LLM alone", given=only("EGL1")
     ),
@@ -126,7 +131,7 @@ BAD = (
     Patch("a null width of the target", "EGL104", {"target_hidden_size": None}),
     Patch("a null number of layers", "EGL104", {"num_hidden_layers": None}),
     Patch("the target's number of layers", "EGL105", {"num_hidden_layers": 32}, "and the tensors say 1"),
-    Patch("no number of layers", "EGL105", {"num_hidden_layers": ABSENT}, "its class then means 32"),
+    Patch("no number of layers", "EGL105", {"num_hidden_layers": ABSENT}, "the class's default is 32"),
     Patch("another head_dim", "EGL106", {"head_dim": 16}, "head_dim 16 = 64, and q_proj has 32 rows"),
     Patch("no head_dim to derive", "EGL106", {"head_dim": ABSENT}, "hidden_size/num_attention_heads = 4"),
     Patch("a tied head beside its own", "EGL107", {"tie_word_embeddings": True}, "would use the embedding"),
@@ -137,7 +142,12 @@ BAD = (
     Patch("path of trainer", "EGL109", {"_name_or_path": "/mnt/user/outputs/epoch_9"}, "_name_or_path is"),
     spoken("a target's path", "EGL109", "speculators_config.verifier.name", speculators_config=VERIFIER),
     Patch("a path in a list", "EGL109", {"trained_on": ["org/data", "C:\\data\\chats"]}, "trained_on[1]"),
-    Patch("norm_before_residual unstated", "EGL110", {"norm_before_residual": ABSENT}, "read as false here"),
+    Patch(
+        "norm_before_residual unstated",
+        "EGL110",
+        {"norm_before_residual": ABSENT},
+        "eaglectl reads it as false",
+    ),
     Patch(
         "two dtypes", "EGL111", {"dtype": "float16"}, "bfloat16 and dtype is float16", given=without("EGL211")
     ),
@@ -152,10 +162,15 @@ BAD = (
     Patch("another MLP", "EGL114", {"intermediate_size": 32}),
     Patch("another number of key heads", "EGL114", {"num_key_value_heads": 4}, f"rows for {KV_HEADS}"),
     Patch("another draft vocabulary", "EGL114", {"draft_vocab_size": 32}, "draft_vocab_size: 32"),
-    Patch("no draft vocabulary", "EGL114", {"draft_vocab_size": ABSENT}, f"{VOCAB} rows, and it has {DRAFT}"),
+    Patch(
+        "no draft vocabulary",
+        "EGL114",
+        {"draft_vocab_size": ABSENT},
+        f"{VOCAB} rows, and the file's has {DRAFT}",
+    ),
     Patch("no width", "EGL114", {"hidden_size": ABSENT}, "means 4096, and the tensors have 16"),
     Patch("no number of heads", "EGL114", {"num_attention_heads": ABSENT}, "no num_attention_heads"),
-    Patch("a target's width unstated", "EGL114", NO_WIDTH, "16 wide, and fc takes 24", tensors=WIDER),
+    Patch("a target's width unstated", "EGL114", NO_WIDTH, "width 16, and its width is 24", tensors=WIDER),
     Patch("a token of the Hub", "EGL115", {"notes": f"made with {TOKEN}"}, "holds a Hugging Face token"),
     store("no mask token", "EGL116", MASK, "names no mask token", given=without("EGL4")),
     Patch(
@@ -168,7 +183,12 @@ BAD = (
     ),
     Patch("no final norm in training", "EGL117", BARE, "no final norm at all", also=as_specforge, given=OLD),
     Patch("no model_type", "EGL118", {"model_type": ABSENT}, "config has no model_type"),
-    spoken("model_type at the top", "EGL118", "'speculator_model' at its top", model_type="speculator_model"),
+    spoken(
+        "model_type at the top",
+        "EGL118",
+        "'speculator_model' at the top level",
+        model_type="speculator_model",
+    ),
     Patch("a model_type that no drafter has", "EGL118", {"model_type": "eagle"}, "model_type is 'eagle"),
     spoken("a layer of another type", "EGL118", "'mistral'", **layer_of("mistral")),
     spoken("without what vLLM knows it by", "EGL118", "without speculators_config", speculators_config=None),

@@ -56,7 +56,7 @@ BAD = (
     Patch("outputs nested alone", "EGL406", unsigned(1, 3, 4), "captures [1, 3, 4]", target_config=TARGET),
     Patch("layers for TensorRT", "EGL406", ids([2, 4, 7], 1, 3, 6), "captures the default", given=TENSORRT),
     Patch("aux states off", "EGL407", {"eagle_config": {TOP: [1, 3, 4], "use_aux_hidden_state": False}}),
-    Patch("four layers uncounted", "EGL408", UNCOUNTED, "vLLM builds it for 3", FOUR, given=BOUNDARIES),
+    Patch("four layers uncounted", "EGL408", UNCOUNTED, "vLLM builds fc for 3", FOUR, given=BOUNDARIES),
     Patch("no ids", "EGL409", NO_IDS),
     Patch("a trainer with recipes", "EGL410", MODELOPT, RECIPES, NO_EMBEDDING, given=only("EGL4")),
     aim("outputs read as boundaries", "EGL412", TARGET, READ_AS, config=OUTPUTS, given=only("EGL412")),
@@ -83,7 +83,7 @@ def test_ids_that_the_runner_of_a_release_reads_are_left_to_its_rules(release: s
 
 def test_sglang_ids_that_depend_on_the_target_are_not_guessed(tmp_path: Path) -> None:
     report = Patch("", "", ids([3, 9, 14], 2, 8, 13), given=only("EGL406")).report(tmp_path)
-    assert "depends on the target" in report.unchecked[0].reason
+    assert "depend on the target" in report.unchecked[0].reason
 
 
 def test_the_record_of_a_conversion_tells_what_its_ids_mean(tmp_path: Path) -> None:

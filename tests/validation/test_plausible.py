@@ -161,15 +161,17 @@ BAD = (
     patched("half a head of zeros", "EGL218", changed(zeros(slice(160, None)), HEAD), "rows are zeros"),
     patched("half a head copied", "EGL218", changed(copied, HEAD), "are copies of other rows"),
     patched("rows in pairs", "EGL218", changed(repeated, HEAD), "those tokens are hardly drafted"),
-    patched("norms less one", "EGL509", changed(add(-1), *NORMS), "weights that are stored less one"),
-    patched("norms and one", "EGL510", changed(add(1), *NORMS), "weights to which one was added"),
-    patched("a last norm of ones", "EGL511", ones, "ones, and 3 other norms were trained"),
-    patched("a fresh head", "EGL219", changed(drawn, HEAD), "as first drawn (normal, deviation 0.02)"),
-    patched("a fresh fc", "EGL219", changed(as_torch, FC), "fc.weight was never trained"),
-    patched("a fresh matrix", "EGL207", changed(drawn, Q), "q_proj.weight was never trained: as first drawn"),
+    patched("norms less one", "EGL509", changed(add(-1), *NORMS), "weights stored as offsets from one"),
+    patched("norms and one", "EGL510", changed(add(1), *NORMS), "weights with 1 added twice"),
+    patched("a last norm of ones", "EGL511", ones, "ones, but 3 other norms are trained"),
+    patched(
+        "a fresh head", "EGL219", changed(drawn, HEAD), "looks randomly initialised (normal, deviation 0.02)"
+    ),
+    patched("a fresh fc", "EGL219", changed(as_torch, FC), "fc.weight looks randomly initialised"),
+    patched("a fresh matrix", "EGL207", changed(drawn, Q), "q_proj.weight looks randomly initialised"),
     patched("a fresh matrix of torch", "EGL207", changed(as_torch, "o_proj.weight"), "within 1/sqrt(128)"),
-    patched("a fresh layer", "EGL207", changed(drawn, "proj.weight"), "and 6 others were never trained"),
-    patched("nothing trained", "EGL207", nothing_trained, "nothing was trained: all norms are ones and all"),
+    patched("a fresh layer", "EGL207", changed(drawn, "proj.weight"), "and 6 others look randomly"),
+    patched("nothing trained", "EGL207", nothing_trained, "nothing was trained: all norms are ones, all"),
     patched("a spread of the config", "EGL207", changed(wide, Q), "deviation 0.05", initializer_range=0.05),
     patched("another spread than the config's", "", changed(drawn, Q, FC, HEAD), "", initializer_range=0.05),
     patched("first drawn, then trained", "", changed(drawn_and_trained, Q, FC, HEAD), ""),
@@ -177,7 +179,7 @@ BAD = (
     patched("float16 as bfloat16", "EGL220", declared("BF16"), "stated as BF16, hold F16"),
     patched("one large number", "EGL216", changed(spike, FC), "fc.weight reaches 3e+04"),
     patched("a large epsilon", "EGL124", no_change, "and the target's 1e-06", rms_norm_eps=1e-2),
-    patched("other heads", "EGL713", no_change, "the target's 4 of 32, 2 keys'", **OTHER_HEADS),
+    patched("other heads", "EGL713", no_change, "4 heads of 32 and 2 key heads", **OTHER_HEADS),
 )
 # with which nothing is accepted, whatever serves it (test_dead_numbers_are_errors)
 DEAD = ("norms less one", "a fresh head", "a fresh fc", "bfloat16 as float16", "float16 as bfloat16")

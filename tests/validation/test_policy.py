@@ -29,7 +29,7 @@ from schemas.files import policy_schema, pyproject_schema
 from tests.builders import call, drafter_folder, refusal
 
 # a schema knows no names of rules and engines, and JSON no dates
-READER_ALONE = ("is no rule", "--engine", "TOML", "is off", "until`")
+READER_ALONE = ("is no rule", "--engine", "TOML", "and off", "until`")
 RULE = "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\n"
 WHOLE = """
 engines = ["vllm>=0.22"]
@@ -107,7 +107,7 @@ def test_a_policy_is_read_whole(tmp_path: Path) -> None:
         (f"{RULE}until = '2027-01-01'", "Expected `date | null`, got `str` - at `$.suppress[0].until`"),
         (f"{RULE}until = 2027-01-01T00:00:00", "`date | null`, got `datetime` - at `$.suppress[0].until`"),
         (f"{RULE}untill = 1", "unknown field `untill` - at `$.suppress[0]`"),
-        ("required = ['EGL001']\n[severities]\nEGL0 = 'off'", "EGL001 is required and its severity is off"),
+        ("required = ['EGL001']\n[severities]\nEGL0 = 'off'", "EGL001 is both required and off"),
         ("engines = [", "is not valid TOML"),
         ("[defaults]\naux-layers = []", "- at `$.defaults.aux-layers`"),
         ("[defaults]\naux-layers = [-1]", "- at `$.defaults.aux-layers[0]`"),

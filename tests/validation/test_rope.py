@@ -39,9 +39,11 @@ LENGTH = {**scaled("yarn", factor=4.0), "original_max_position_embeddings": 512}
 
 
 BAD = (
-    Patch("another base", "EGL601", {"rope_theta": 10000.0}, "target with 500000", target_config=target()),
+    Patch("another base", "EGL601", {"rope_theta": 10000.0}, "the target's 500000", target_config=target()),
     aim("a target with the newer spelling", "EGL601", target(rope_theta=None, **both(1e6)), "1e+06"),
-    aim("the target's scaling is lost", "EGL602", target(rope_scaling=LLAMA3), "differ: default and llama3"),
+    aim(
+        "the target's scaling is lost", "EGL602", target(rope_scaling=LLAMA3), "target's: default and llama3"
+    ),
     aim("another", "EGL602", target(rope_scaling=OTHER_FACTOR), "factor 4.0 and 8.0", config=SCALED),
     aim("fewer positions than the target", "EGL603", target(max_position_embeddings=8192), "the target 8192"),
     aim("fewer, of two parts", "EGL603", {"text_config": target(max_position_embeddings=8192)}),
@@ -69,7 +71,7 @@ BAD = (
         "yarn from no length",
         "EGL610",
         scaled("yarn", factor=4.0),
-        "without original_max_position",
+        "yarn lacks original_max_position",
     ),
 )
 GOOD = (

@@ -73,7 +73,7 @@ WEIGHTS: dict[str, Any] = {"target_config": TARGET, "given": RULES}
 ROTATED: dict[str, Any] = {"also": with_embedding(reversed_columns()), **WEIGHTS}
 SHARED: dict[str, Any] = {"tensors": {EMBEDDING: None}, "given": RULES, "blind": ("EGL710",)}
 BAD = (
-    Patch("a rotated target", "EGL710", says="rows of the same lengths and angles", **ROTATED),
+    Patch("a rotated target", "EGL710", says="have the lengths and angles of", **ROTATED),
     aim("ModelSlim's", "EGL711", TARGET, "which ModelSlim writes", also=described(MODELSLIM), **SHARED),
     aim("without the matrix", "EGL711", TARGET, also=described({"is_rot_used": True}), **SHARED),
     aim("by llm-compressor", "EGL711", {**TARGET, **SPINQUANT}, "SpinQuant", **SHARED),
@@ -112,9 +112,9 @@ OWN = {"embedding": "own", "target_embedding": None}
 RANDOM = {EMBEDDING: floats("random", VOCAB, HIDDEN)}
 RECORDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "rotated for this target": (OWN, {}, ""),
-    "no evidence of the embedding": (OWN, RANDOM, "rows of neither the target's values"),
+    "no evidence of the embedding": (OWN, RANDOM, "have neither the target's values"),
     "for another target": ({"embedding": "own", "target_embedding": "0" * 64}, {}, "another embedding"),
-    "without its embedding": (OWN, {EMBEDDING: None}, "and the file has none"),
+    "without its embedding": (OWN, {EMBEDDING: None}, "but the file has none"),
 }
 
 

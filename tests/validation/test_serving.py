@@ -488,7 +488,7 @@ def test_without_an_engine_no_serving_rule_looks_and_none_passes(tmp_path: Path)
     assert not told & {one.id for one in RULES} and report.releases == () and report.verdict == "pass"
     report = eaglectl.validate(folder, select=["EGL1017"], has_engines=False)
     assert report.verdict == "could-not-look"
-    assert [one.reason for one in report.unchecked] == ["no release of vLLM is asked for; pass --engine vllm"]
+    assert [one.reason for one in report.unchecked] == ["no release of vLLM is requested; pass --engine vllm"]
     required = Policy(required=frozenset({"EGL1017"}))
     assert eaglectl.validate(folder, policy=required, has_engines=False).verdict == "could-not-look"
     assert eaglectl.validate(folder, policy=required, engines=["vllm"]).verdict == "pass"

@@ -103,7 +103,7 @@ OURS = drafter_tensors()[EMBEDDING]
 WIDE = "F32", OURS[1], b"".join(b"\x31\x07" + OURS[2][i : i + 2] for i in range(0, len(OURS[2]), 2))
 RANDOM = floats("random", VOCAB, HIDDEN)
 ONE_ROW = poisoned(EMBEDDING, bf16(0.75), 40 * HIDDEN)
-OTHER_ROW = f"looked at differ from the target's model.{EMBEDDING}, row 40"
+OTHER_ROW = f"checked rows differ from the target's model.{EMBEDDING}, such as row 40"
 UNREAD: dict[str, Any] = {"says": "the target's weights cannot be read", "blind": ("EGL704", "EGL705")}
 F16 = floats("n", HIDDEN, dtype="F16")
 ZERO_BIASES = {
@@ -125,9 +125,9 @@ BAD = (
     store("a norm of one number", "", filled(NORM, 0.5)),
     store("norms of ones", "", NORMS),
     store("a head cut by offsets", "EGL208", cut_by_offsets(), "where d2t repeats its offset"),
-    store("a number beyond float16", "EGL214", poisoned(FC, bf16(-70000.0)), "ends at 65504"),
+    store("a number beyond float16", "EGL214", poisoned(FC, bf16(-70000.0)), "largest number is 65504"),
     store("the largest number of float16", "", poisoned(FC, bf16(65280.0))),
-    store("random embedding", "EGL704", {EMBEDDING: RANDOM}, "64 of 64 rows", **BESIDE),
+    store("random embedding", "EGL704", {EMBEDDING: RANDOM}, "64 of 64 checked rows", **BESIDE),
     store("one row that differs", "EGL704", ONE_ROW, f"1 of 64 rows {OTHER_ROW}", **BESIDE),
     store("the target's first rows", "EGL705", {HEAD: head_of(list(range(DRAFT)))}, "rows i", **BESIDE),
     store("a head of the target's rows", "", {HEAD: head_of(list(TARGETS))}, **BESIDE),
@@ -239,5 +239,5 @@ def test_a_spread_is_taken_from_all_over_a_large_tensor(
     values[100:] *= scale
     weights = stored_in(tmp_path, {"x": ("F32", (200, 100), values.astype("<f4").tobytes())})
     sample = {"fc.weight": ("x", Sample(1, 0, 0, 0.02, (0.02,), 0.1))}
-    found = scanning.drawn_matrices(weights, sample, 0.02)
+    found = scanning.untrained_matrices(weights, sample, 0.02)
     assert found == ({"fc.weight": ("x", "normal, deviation 0.02")} if scale == 1 else {})

@@ -27,7 +27,7 @@ OFFSETS = [target - draft for draft, target in enumerate(TARGETS)]
 SHIFTED, ZEROS = integers(*range(1, DRAFT + 1)), integers(*[0] * DRAFT)
 ABSOLUTE = Answers(semantics={"d2t": "absolute"})
 CAST = {"d2t": ("F8_E4M3", (DRAFT,), bytes(DRAFT))}
-WORDS = "holds whole numbers to 256 exactly, and the vocabulary has 300"
+WORDS = "holds whole numbers up to 256; the vocabulary has 300"
 ROUNDED = {
     "d2t": ("BF16", (DRAFT,), bytes(2 * DRAFT)),
     "embed_tokens.weight": None,
@@ -67,12 +67,12 @@ BAD = (
     store("zeros", "EGL307", {"d2t": ZEROS}, "only the first 24 of 64"),
     store("zeros against t2d", "EGL307", {"d2t": ZEROS, "t2d": mask()}, "t2d marks others"),
     store("zeros that t2d confirms", "", {"d2t": ZEROS, "t2d": mask(range(DRAFT))}),
-    store("a cast d2t", "EGL308", CAST, "is no type for whole numbers", given=FAMILY, blind=VALUES),
+    store("a cast d2t", "EGL308", CAST, "cannot hold whole numbers exactly", given=FAMILY, blind=VALUES),
     Patch("a cast of a real vocabulary", "EGL308", {"vocab_size": 300}, WORDS, ROUNDED, given=FAMILY),
     store("32 bits", "EGL311", {"d2t": integers(*OFFSETS, dtype="I32")}, "I32"),
     store("a d2t of noise", "EGL303 EGL311", {"d2t": floats("d", DRAFT, dtype="F16")}),
-    Patch("no token that ends a turn", "EGL309", {"eos_token_id": [63, 61]}, "is without eos (61)"),
-    aim("no tokens of thoughts", "EGL309", TARGET, "is without </think> (3), eos (61)", also=tokens_of_turns),
+    Patch("no token that ends a turn", "EGL309", {"eos_token_id": [63, 61]}, "lacks eos (61)"),
+    aim("no tokens of thoughts", "EGL309", TARGET, "lacks </think> (3), eos (61)", also=tokens_of_turns),
     store("no d2t", "EGL310", {"d2t": None}, "d2t"),
     store("t2d alone", "EGL310", {"d2t": None, "t2d": mask()}, "the weights have no d2t; engines"),
     store("in another file", "EGL310", {"d2t": None}, files={"vocab_mapping.pt": b""}, given=without("EGL0")),

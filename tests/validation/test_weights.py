@@ -51,11 +51,13 @@ BAD = (
         {UP: ("F8_E4M3", (24, HIDDEN), bytes(range(1, 97)) * 4)},
         "up_proj.weight is F8_E4M3, without scales",
     ),
-    Patch("names under model.", "EGL209", also=prefixed, says="and 14 like it are names not loaded by vLLM"),
-    Patch("two layers with vLLM's norm", "EGL209", TWO_LAYERS, "input_layernorm alone", tensors=SECOND),
-    Patch("two layers with SGLang's norm", "EGL209", TWO_LAYERS, "hidden_norm alone", tensors=SGLANG_SECOND),
+    Patch("names under model.", "EGL209", also=prefixed, says="for MLA do not load model."),
+    Patch("two layers with vLLM's norm", "EGL209", TWO_LAYERS, "have only input_layernorm", tensors=SECOND),
+    Patch(
+        "two layers with SGLang's norm", "EGL209", TWO_LAYERS, "have only hidden_norm", tensors=SGLANG_SECOND
+    ),
     store("another type", "EGL210", {"norm.weight": floats("n", HIDDEN, dtype="F32")}, "norm.weight is F32"),
-    Patch("another torch_dtype", "EGL211", {"torch_dtype": "float16"}, "and the weights are BF16"),
+    Patch("another torch_dtype", "EGL211", {"torch_dtype": "float16"}, "but the weights are BF16"),
     Patch("no type in the config", "EGL211", {"torch_dtype": None}, "states no torch_dtype"),
     store("two names", "EGL212", {"midlayer.hidden_norm.weight": floats("h", HIDDEN)}, "are both layers.0"),
     store("a tensor fused and alone", "EGL212", {FUSED: floats("g", 48, HIDDEN)}, "up_proj.weight holds"),

@@ -65,7 +65,7 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
             _read_error(subject),
             fix=""
             if weights and not are_shards(weights)
-            else "put the weight files beside config.json: download or export them again; or name their"
+            else "put the weight files beside config.json (download or export them again), or pass their"
             " folder.",
         )
         return
@@ -75,7 +75,7 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
     if INDEX not in subject.names:
         for name in _strays(subject):
             yield Match(
-                f"{name} is beside {files[0]} and no {INDEX} states which one counts; vLLM loads both", name
+                f"{name} is beside {files[0]}, and no {INDEX} selects one of them; vLLM loads both", name
             )
     elif SINGLE in files and (others := set(_weight_map(subject).values()) - {SINGLE}):
         names = ", ".join(sorted(map(str, others))[:3])
@@ -145,7 +145,7 @@ def unknown_file(subject: Subject) -> Iterator[Match]:
     for name in subject.names:
         is_reported = _is_pickle(subject, name) or name.endswith(CODE)  # by EGL002
         if not is_reported and not any(fnmatchcase(name, pattern) for pattern in allowed):
-            yield Match(f"{name} is no file that a drafter's folder has a use for", name)
+            yield Match(f"{name} does not belong in a drafter's folder", name)
     for name in _strays(subject) if INDEX in subject.names and subject.read_error is None else ():
         yield Match(f"{name} holds weights that {INDEX} does not name", name)
 
@@ -165,10 +165,10 @@ def portable_names(subject: Subject) -> Iterator[Match]:
         folded = unicodedata.normalize("NFC", name).casefold()
         if folded in earlier:
             yield Match(
-                f"{name!a} and {earlier[folded]!a} are one file where case or accents do not count", name
+                f"{name!a} and {earlier[folded]!a} are one file on systems that ignore case or accents", name
             )
         elif not PLAIN.fullmatch(base) or re.fullmatch(DEVICES, base) or base.endswith((".", " ")):
-            yield Match(f"{name!a} cannot be the name of a file everywhere", name)
+            yield Match(f"{name!a} is not a valid file name on every system", name)
         earlier.setdefault(folded, name)
 
 
@@ -185,7 +185,7 @@ def lfs_pointer(subject: Subject) -> Iterator[Match]:
         size = _size(subject, name)
         if size is not None and size < 1024 and subject.source.read(name).startswith(LFS_POINTER):
             yield Match(
-                f"{name} is a pointer of {size} bytes, not the file; run `git lfs pull` in its repository",
+                f"{name} is a Git LFS pointer of {size} bytes; run `git lfs pull` in its repository",
                 name,
             )
 
@@ -342,15 +342,15 @@ def architecture(subject: Subject) -> Iterator[Match]:
     """
     if (names := _architectures(subject)) is None:
         return
-    stated, served = subject.config.get("architectures"), _served(names)
+    value, served = subject.config.get("architectures"), _served(names)
     place = key_place(subject.config, "architectures")
-    if isinstance(stated, str):
-        yield Match(f"architectures is the text {stated!r}; a list of names is needed", place)
+    if isinstance(value, str):
+        yield Match(f"architectures is the text {value!r}; it must be a list of names", place)
     elif not served:
         text = f"architectures is {listed(names)}" if names else "config names no architecture"
         yield Match(f"{text}; no engine serves a drafter of that name", place)
     elif (built := class_of(served[0])) != (stored := _stored_class(subject)):
-        yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
+        yield Match(f"{served[0]} is a class for {KIND[built]}, but the tensors have {KIND[stored]}", place)
 
 
 @rule("EGL104", "null-fields", "error")
@@ -368,7 +368,7 @@ def null_fields(subject: Subject) -> Iterator[Match]:
     prefix = "transformer_layer_config." if is_nested else ""
     typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), "target_hidden_size")
     nulls = [key for key in typed[: -1 if is_nested else None] if key in config and config[key] is None]
-    words = "is null; a value of its type is needed, or no such key"
+    words = "is null; write a value or remove the key"
     yield from (Match(f"{key} {words}", f"config.json:{prefix}{key}") for key in nulls)
     if not nulls and subject.ended_on("null-fields"):
         yield from subject.reported("null-fields")
@@ -387,16 +387,16 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     """
     config, inner = subject.config, subject.config.get("transformer_layer_config")
     layer: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
-    stated = [config[key] for key in ("torch_dtype", "dtype") if config.get(key) is not None]
-    if len({str(dtype).removeprefix("torch.") for dtype in stated}) > 1:
-        yield Match("torch_dtype is {} and dtype is {}".format(*stated), "config.json:torch_dtype")
+    dtypes = [config[key] for key in ("torch_dtype", "dtype") if config.get(key) is not None]
+    if len({str(dtype).removeprefix("torch.") for dtype in dtypes}) > 1:
+        yield Match("torch_dtype is {} and dtype is {}".format(*dtypes), "config.json:torch_dtype")
     for key in sorted(set(config) & set(layer) - set(OF_TWO_LEVELS) - set(SPECULATORS_KEYS)):
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
             text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
             yield Match(text, f"config.json:{key}")
     for note in subject.drafter.notes if subject.read_error is None else ():
         if note.topic == "spellings-agree" and note.is_open:
-            raise CannotLook(note.text)  # a conversion assumed it: this file states one value alone
+            raise CannotLook(note.text)  # a conversion assumed it: this file states one value only
     yield from subject.reported("spellings-agree", is_fault=True)
 
 
@@ -411,9 +411,9 @@ def value_types(subject: Subject) -> Iterator[Match]:
     Fix: correct the value.
     """
     for key in ("torch_dtype", "dtype"):
-        stated = flattened(subject.config).get(key)
-        if stated is not None and not re.fullmatch(DTYPE, str(stated)):
-            yield Match(f"{key} is {stated!r}; a type of torch was expected", key_place(subject.config, key))
+        dtype = flattened(subject.config).get(key)
+        if dtype is not None and not re.fullmatch(DTYPE, str(dtype)):
+            yield Match(f"{key} is {dtype!r}; it must be a torch dtype", key_place(subject.config, key))
     if subject.read_error is None or subject.ended_on("value-types"):
         yield from subject.reported("value-types")
 
@@ -426,59 +426,61 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
 
     Fix: correct the key if the drafter was trained with silu; no engine serves another activation.
     """
-    stated = flattened(subject.config).get("hidden_act")
-    if isinstance(stated, str) and stated != "silu":
+    activation = flattened(subject.config).get("hidden_act")
+    if isinstance(activation, str) and activation != "silu":
         yield Match(
-            f"hidden_act is {stated!r}; engines build drafters with silu alone",
+            f"hidden_act is {activation!r}; engines build drafters with silu only",
             key_place(subject.config, "hidden_act"),
         )
 
 
 @rule("EGL118", "model-type", "error")
 def model_type(subject: Subject) -> Iterator[Match]:
-    """The config states its model_type; a speculators config states it in transformer_layer_config alone.
+    """The config states its model_type; a speculators config states it only in transformer_layer_config.
 
     transformers selects the config's class by model_type, and stops without it. vLLM recognises a
     speculators config only where model_type is absent from the top level and speculators_config is present.
     It builds the class of the layer's model_type, and Llama's where there is none.
 
-    Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config write llama or qwen3 inside
-    transformer_layer_config alone, and copy speculators_config from the trainer's config.
+    Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config write llama or qwen3 only
+    inside transformer_layer_config, and copy speculators_config from the trainer's config.
     """
-    config, layer, stated = subject.config, subject.config.get(LAYER), subject.config.get("model_type")
+    config, layer, name = subject.config, subject.config.get(LAYER), subject.config.get("model_type")
     is_speculators = config.get("speculators_model_type") is not None
     if layer is not None and not isinstance(layer, Mapping):
         raise CannotLook("transformer_layer_config is no object")
     if layer is not None and not is_speculators:
         yield Match(
-            f"config has {LAYER}, as speculators writes it, and no speculators_model_type",
+            f"config has {LAYER}, as speculators writes it, but no speculators_model_type",
             f"config.json:{LAYER}",
         )
-    elif is_speculators and stated is not None:
-        yield Match(f"a speculators config with model_type: {stated!r} at its top", "config.json:model_type")
+    elif is_speculators and name is not None:
+        yield Match(
+            f"the speculators config has model_type: {name!r} at the top level", "config.json:model_type"
+        )
     elif is_speculators and config.get("speculators_config") is None:
-        yield Match("a speculators config without speculators_config, by which vLLM knows one")
+        yield Match("the speculators config has no speculators_config, by which vLLM recognises it")
     elif layer is not None:
         yield from _layer_model_type(subject, layer)
-    elif stated not in TYPES:
-        yield Match(_unknown(stated), key_place(config, "model_type"))
+    elif name not in TYPES:
+        yield Match(_unknown(name), key_place(config, "model_type"))
 
 
 def _unknown(model_type: object) -> str:
     if model_type is None:
         return "config has no model_type"
-    return f"model_type is {model_type!r}, which no drafter's class reads"
+    return f"model_type is {model_type!r}, which no drafter class supports"
 
 
 def _layer_model_type(subject: Subject, layer: Mapping[str, Any]) -> Iterator[Match]:
-    stated, place = layer.get("model_type"), f"config.json:{LAYER}"
+    name, place = layer.get("model_type"), f"config.json:{LAYER}"
     has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
     is_llama = layer and "model_type" not in layer and not has_qk_norm
-    if stated not in LAYER_TYPES and not is_llama:
-        yield Match(_unknown(stated), place)
-    elif not is_llama and (stated == "qwen3") != has_qk_norm:
+    if name not in LAYER_TYPES and not is_llama:
+        yield Match(_unknown(name), place)
+    elif not is_llama and (name == "qwen3") != has_qk_norm:
         yield Match(
-            f"{LAYER}'s model_type is {stated!r}, and the file has {'' if has_qk_norm else 'no '}q_norm"
+            f"{LAYER}'s model_type is {name!r}, but the file has {'a' if has_qk_norm else 'no'} q_norm"
             "; Qwen3's attention has one, Llama's has none",
             place,
         )
@@ -498,8 +500,8 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
     best, served = BEST.get(model_class), _served(names or ())
     if names and best and best not in names and served and class_of(served[0]) == model_class:
         yield Match(
-            f"{names[0]} is known to {'TensorRT-LLM' if DEEP in names else 'vLLM'} alone; {best} to other"
-            " engines too",
+            f"only {'TensorRT-LLM' if DEEP in names else 'vLLM'} knows {names[0]}; other engines also know"
+            f" {best}",
             key_place(subject.config, "architectures"),
         )
 
@@ -523,7 +525,7 @@ def _served(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _architectures(subject: Subject) -> tuple[str, ...] | None:
-    # that engines look up; None where vLLM's speculators reader chooses the class
+    # those that engines look up; None if vLLM's speculators reader chooses the class
     if {"speculators_model_type", "transformer_layer_config"} & set(subject.config):
         return None
     if subject.ended_on("not-a-drafter"):
@@ -550,7 +552,7 @@ def layer_count(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("layer-count")
     if "num_hidden_layers" not in subject.flat:
         yield Match(
-            "config has no num_hidden_layers; its class then means 32, and the weights have"
+            "config has no num_hidden_layers; the class's default is 32, and the weights have"
             f" {subject.drafter.dims.layers}",
             "config.json",
         )
@@ -572,7 +574,7 @@ def tied_head(subject: Subject) -> Iterator[Match]:
         yield Match(
             (
                 "tie_word_embeddings is true and the file has no lm_head:"
-                " the drafter was trained with its embedding as head"
+                " the drafter was trained with its embedding as lm_head"
             ),
             key_place(subject.config, "tie_word_embeddings"),
         )
@@ -589,7 +591,7 @@ def bias_flag(subject: Subject) -> Iterator[Match]:
     """
     yield from subject.reported("bias-flag")
     if "fc.bias" in subject.drafter.tensors:
-        yield Match("fc.bias has no place in any engine; it is silently dropped", "tensor:fc.bias")
+        yield Match("no engine has fc.bias; engines silently drop it", "tensor:fc.bias")
 
 
 @rule("EGL110", "residual-unstated", "note", "convert")
@@ -602,8 +604,8 @@ def residual_unstated(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, which states it.
     """
     if not Keys(subject.flat).statements("norm_before_residual"):
-        meant = str(subject.drafter.norms.norm_before_residual).lower()
-        yield Match(f"config has no norm_before_residual; it is read as {meant} here", "config.json")
+        value = str(subject.drafter.norms.norm_before_residual).lower()
+        yield Match(f"config has no norm_before_residual; eaglectl reads it as {value}", "config.json")
 
 
 @rule("EGL114", "config-dimensions", "error")
@@ -617,9 +619,7 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     """
     has_layer = LAYER in subject.config
     if has_layer and subject.config.get("speculators_model_type") is None:
-        raise CannotLook(
-            "config holds its sizes as speculators does, and does not state that it is of speculators"
-        )
+        raise CannotLook("config stores its sizes as speculators does, but has no speculators_model_type")
     yield from subject.reported("config-dimensions")
     if subject.read_error is not None:
         return
@@ -629,8 +629,8 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     if flat.get("draft_vocab_size") is None and dims.draft_vocab != dims.vocab:
         yield Match(
             (
-                f"config has no draft_vocab_size; engines then build a head of {dims.vocab} rows,"
-                f" and it has {dims.draft_vocab}"
+                f"config has no draft_vocab_size; engines then build lm_head with {dims.vocab} rows,"
+                f" and the file's has {dims.draft_vocab}"
             ),
             "config.json",
         )
@@ -638,8 +638,8 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     is_null = key in subject.config and not has_layer  # EGL104 reports it
     if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
         yield Match(
-            f"config has no {key}; engines then take "
-            f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}",
+            f"config has no {key}; engines then build fc for aux states of width {dims.hidden},"
+            f" and its width is {dims.target_hidden}",
             "config.json",
         )
 
@@ -651,12 +651,12 @@ def _class_defaults(subject: Subject) -> Iterator[Match]:
         is_reported = key == rank and not size  # by EGL201, on its tensors
         if key not in flat and size != default and not is_reported:
             yield Match(
-                f"config has no {key}; its class then means {default}, and the tensors have {size}",
+                f"config has no {key}; the class's default is {default}, and the tensors have {size}",
                 "config.json",
             )
     if rank in flat and flat[rank] is None and dims.q_lora_rank and dims.attention == "MLA":
         yield Match(
-            f"{rank} is null, with which engines build q_proj, and the tensors have {dims.q_lora_rank}",
+            f"{rank} is null, so engines build q_proj, but the tensors have rank {dims.q_lora_rank}",
             key_place(subject.config, rank),
         )
 
@@ -672,7 +672,7 @@ def mask_token(subject: Subject) -> Iterator[Match]:
     """
     yield from subject.reported("mask-token", is_fault=True)
     if subject.drafter.kind == "peagle" and "mask_hidden" not in subject.drafter.tensors:
-        yield Match("a parallel drafter without mask_hidden", "tensor:mask_hidden")
+        yield Match("the parallel drafter has no mask_hidden", "tensor:mask_hidden")
 
 
 @rule("EGL121", "config-schema", "warning")
@@ -685,13 +685,13 @@ def config_schema(subject: Subject) -> Iterator[Match]:
     """
     if subject.ended_on("not-a-drafter"):
         raise CannotLook(str(subject.read_error))
-    # the format that detection recognises, also of a checkpoint that could not be read
+    # detection recognises the format of a checkpoint that could not be read, too
     stored = subject.checkpoint
     format, _ = detect(CheckpointSummary(stored.config, tuple(stored.tensors), stored.metadata))
     schema = _schema(format.schema_name)
     if _fits(schema, subject.config):
         return
-    # keys of values that reading the checkpoint reported already
+    # keys whose values the reader reported before
     if subject.read_error is None:
         reported = {note.about for note in subject.drafter.notes if note.topic == "value-types"}
     else:
@@ -704,7 +704,7 @@ def config_schema(subject: Subject) -> Iterator[Match]:
 def violations(
     schema: Mapping[str, Any], config: Mapping[str, Any], *, is_strict: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """The places in a config that do not fit its schema, as "key.key[0]", and what was expected there.
+    """Yield the places in a config that do not fit its schema, as "key.key[0]", and what was expected.
 
     Unless `is_strict`, absent keys are left to the rules that need them, and nulls to EGL104.
     """
@@ -716,7 +716,7 @@ def violations(
 
 
 def schema_file(name: str) -> Path:
-    """The path of a schema: in the installed package, or beside it in a checkout."""
+    """Return the path of a schema: in the installed package, or beside it in a checkout."""
     package = Path(eaglectl.__file__).parent
     places = (package / "schemas" / name, package.parent / "schemas" / name)
     return next((place for place in places if place.is_file()), places[0])
@@ -732,7 +732,7 @@ def _schema(name: str) -> Mapping[str, Any]:
 
 
 def _fits(schema: Mapping[str, Any], value: Any) -> bool:
-    # for the keywords that our schemas use: importing jsonschema takes longer than all rules
+    # only for the keywords in eaglectl's schemas: importing jsonschema takes longer than all rules
     types = schema.get("type", tuple(JSON_TYPES))
     is_of_type = any(JSON_TYPES[name](value) for name in ([types] if isinstance(types, str) else types))
     if value is None:

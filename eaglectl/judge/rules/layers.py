@@ -1,8 +1,8 @@
-"""Rules on what fc takes, the aux layers and the norms, and on rotary embeddings and positions.
+"""Rules on the inputs of fc (aux layers and norms), and on rotary embeddings and positions.
 
-How many layers, which, and whether every engine captures the ones that were trained on. Of the norms that
-distinguish EAGLE-3.1 from EAGLE-3: each switch has its tensors, and the reverse. Of the rope: keys that
-agree, values that engines can use, and the target's.
+They check how many aux layers there are, which, and whether every engine captures the trained ones; that each
+norm switch of EAGLE-3.1 has its tensors, and the reverse; and that rope keys agree with each other, with what
+engines support, and with the target.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ ID_FAULTS = ("aux-count", "aux-range", "aux-repeated", "aux-lists", "aux-convent
 
 
 def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
-    # questions too: what only the user knows, no engine can know
+    # questions too: a fact that only the user knows, no engine knows
     for note in subject.drafter.notes:
         if note.topic in topics and note.level != "note":
             is_key = note.about in subject.config
@@ -87,7 +87,7 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
     reads them.
     """
     if any(_reported(subject, *ID_FAULTS)):
-        raise CannotLook("the ids themselves are in doubt")
+        raise CannotLook("another rule doubts the layer ids")
     trained, readings = subject.drafter.aux, list(_readings(subject))
     unknown = ", ".join(reading.engine for reading in readings if reading.same_as(trained) is None)
     if wrong := [reading for reading in readings if reading.same_as(trained) is False]:
@@ -103,7 +103,7 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
             _serving_fix(wrong, boundaries),
         )
     elif unknown:
-        raise CannotLook(f"what {unknown} makes of the ids depends on the target; pass --target")
+        raise CannotLook(f"the layers that {unknown} captures depend on the target; pass --target")
 
 
 def _serving_fix(wrong: Sequence[CapturedLayers], boundaries: Sequence[int]) -> str:
@@ -132,7 +132,7 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     is_unstated = view.flat.get("num_aux_hidden_states") is None and built != drafter.dims.aux
     if is_unstated and not is_judged:
         yield Match(
-            f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it; vLLM builds it"
+            f"fc takes {drafter.dims.aux} aux states, and config has no num_aux_hidden_states; vLLM builds fc"
             f" for {built}",
             key_place(subject.config, IDS),
         )
@@ -152,18 +152,18 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
     if aux.ids is None and aux.is_default and not any(_reported(subject, "aux-ids-doubted")):
         readings = aux_readings({}, Target(model_type=subject.drafter.target.model_type))
         defaults = dict.fromkeys(reading.words for reading in readings.values())
-        yield Match(f"config names no aux layers; engines take {' or '.join(defaults)}")
+        yield Match(f"config names no aux layers; engines capture {' or '.join(defaults)}")
 
 
 def _closed_runners(subject: Subject) -> set[str]:
-    # the labels of vLLM's runners that serving rules judge, or that none of the requested releases has
+    # vLLM's runners that EGL406 leaves out: serving rules judge them, or no requested release has them
     vllm, view = ENGINES["vllm"], subject.view("vllm")
     requests = [request for request in subject.requests if request.engine == "vllm"]
     releases = {release for request in requests for release in request.releases}
     judged = {reading.engine for release in releases for reading in vllm.readings(view, release).values()}
-    had = {name for release in releases for name in vllm.behaviour(release).runners}
+    existing = {name for release in releases for name in vllm.behaviour(release).runners}
     newest = vllm.behaviour(vllm.releases[-1]).runners if releases else {}
-    return judged | {runner.label for name, runner in newest.items() if name not in had}
+    return judged | {runner.label for name, runner in newest.items() if name not in existing}
 
 
 def _readings(subject: Subject) -> Iterator[CapturedLayers]:
@@ -177,7 +177,7 @@ def _readings(subject: Subject) -> Iterator[CapturedLayers]:
         if engine in ENGINES and not requested:
             is_open = engine == "vllm" or reading.ids is not None
         if is_open and reading.engine not in closed:
-            # engines go through the target's layers in order, whatever order the ids are in
+            # engines visit the target's layers in order, whatever the order of the ids
             boundaries = None if reading.boundaries is None else tuple(sorted(set(reading.boundaries)))
             yield replace(reading, boundaries=boundaries)
 
@@ -200,15 +200,15 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
 
     Fix: write fc_norm: true or norm_before_fc: true, or run `eaglectl convert SOURCE`.
     """
-    contrary = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
-    yield from (replace(match, fix=contrary) for match in subject.reported("norm-flag-missing"))
+    choice = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
+    yield from (replace(match, fix=choice) for match in subject.reported("norm-flag-missing"))
     norms, keys = subject.drafter.norms, Keys(subject.flat)
     for flag, tensor, is_on in (
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
     ):
         if is_on and not keys.statements(flag):
-            yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
+            yield Match(f"the file has {tensor}, but config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
 @rule("EGL505", "norm-output-unknown", "warning", "settle")
@@ -256,7 +256,7 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     """
     yield from subject.reported(DOUBLE_NORM)
     yield from (
-        replace(match, fix="measure what the rest of it costs by `eaglectl smoke SOURCE --target TARGET`.")
+        replace(match, fix="measure the remaining loss with `eaglectl smoke SOURCE --target TARGET`.")
         for match in subject.reported(JOINED_NORMS)
     )
 
@@ -312,13 +312,13 @@ def rope_base(subject: Subject) -> Iterator[Match]:
 
     Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
     """
-    base, config, own = _target_rope(subject).theta, _target_config(subject), subject.drafter.rope.theta
+    base, ours, config = _target_rope(subject).theta, subject.drafter.rope.theta, _target_config(subject)
     tables = (config, config.get("rope_parameters"), config.get("rope_scaling"))
     if all(table.get("rope_theta") is None for table in tables if isinstance(table, Mapping)):
         raise CannotLook("the target's config states no rope base")
-    if base != own:
+    if base != ours:
         yield Match(
-            f"the drafter rotates with base {own:g} and the target with {base:g}",
+            f"the drafter's rope base is {ours:g} and the target's {base:g}",
             _place(subject, "rope_theta"),
         )
 
@@ -332,14 +332,14 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
 
     Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
     """
-    own, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, _target_rope(subject)))
-    keys = [key for key in dict.fromkeys((*own, *theirs)) if own.get(key) != theirs.get(key)]
-    differences = [f"{key} {own.get(key)} and {theirs.get(key)}" for key in keys]
-    if own["rope_type"] != theirs["rope_type"]:
-        differences = [f"{own['rope_type']} and {theirs['rope_type']}"]
+    ours, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, _target_rope(subject)))
+    keys = [key for key in dict.fromkeys((*ours, *theirs)) if ours.get(key) != theirs.get(key)]
+    differences = [f"{key} {ours.get(key)} and {theirs.get(key)}" for key in keys]
+    if ours["rope_type"] != theirs["rope_type"]:
+        differences = [f"{ours['rope_type']} and {theirs['rope_type']}"]
     if differences:
         yield Match(
-            f"the rope scalings of drafter and target differ: {', '.join(differences)}",
+            f"the drafter's rope scaling differs from the target's: {', '.join(differences)}",
             _place(subject, "rope_scaling"),
         )
 
@@ -357,10 +357,10 @@ def max_positions(subject: Subject) -> Iterator[Match]:
     needed = _target_config(subject).get("max_position_embeddings")
     if type(needed) is not int:
         raise CannotLook("the target's config has no max_position_embeddings")
-    rope, own = subject.drafter.rope, subject.drafter.settings["max_position_embeddings"]
-    is_yarn = (rope.scaling or {}).get("rope_type") == "yarn"  # of which engines make the table
-    if max(own or 0, (is_yarn and rope.positions) or 0) < needed:
-        has = "states no" if own is None else f"has {own}"
+    rope, positions = subject.drafter.rope, subject.drafter.settings["max_position_embeddings"]
+    is_yarn = (rope.scaling or {}).get("rope_type") == "yarn"  # engines size its table by rope.positions
+    if max(positions or 0, (is_yarn and rope.positions) or 0) < needed:
+        has = "states no" if positions is None else f"has {positions}"
         yield Match(
             f"the drafter {has} positions and the target {needed}",
             _place(subject, "max_position_embeddings"),
@@ -404,8 +404,8 @@ def rope_one_spelling(subject: Subject) -> Iterator[Match]:
         lost.append(f"scaling {rope.scaling['rope_type']}")
     if lost and flat.get("rope_parameters"):
         yield Match(
-            f"only rope_parameters has the rope's {' and '.join(lost)}, which readers before transformers 5"
-            " do not find",
+            f"only rope_parameters has the rope's {' and '.join(lost)}; readers before transformers 5 do not"
+            " read that key",
             _place(subject, "rope_parameters"),
         )
 
@@ -429,7 +429,7 @@ def rope_values(subject: Subject) -> Iterator[Match]:
     is_bare = kind == "dynamic" and not {"factor", "alpha"} & set(scaling)
     needed = ("factor",) if is_bare else SCALINGS.get(kind, ())
     if lacking := [key for key in needed if scaling.get(key) is None]:
-        yield Match(f"the rope scaling {kind} is without {', '.join(lacking)}", place)
+        yield Match(f"the rope scaling {kind} lacks {', '.join(lacking)}", place)
 
 
 @rule("EGL610", "rope-original-length", "warning")
@@ -444,9 +444,7 @@ def rope_original_length(subject: Subject) -> Iterator[Match]:
     scaling = subject.drafter.rope.scaling or {}
     key = "original_max_position_embeddings"
     if scaling.get("rope_type") in EXTENDED and not (scaling.get(key) or subject.flat.get(key)):
-        yield Match(
-            f"the rope scaling {scaling['rope_type']} is without {key}", _place(subject, "rope_scaling")
-        )
+        yield Match(f"the rope scaling {scaling['rope_type']} lacks {key}", _place(subject, "rope_scaling"))
 
 
 @rule("EGL611", "partial-rotary", "error")
@@ -460,8 +458,8 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
     Fix: remove the key.
     """
     notes, settled = subject.drafter.notes, subject.drafter.settled
-    known = {*((note.topic, note.about) for note in notes), *((each.topic, each.about) for each in settled)}
-    if ("partial-rotary", "rope_scaling") in known:
+    open_facts, answered = ({(fact.topic, fact.about) for fact in facts} for facts in (notes, settled))
+    if ("partial-rotary", "rope_scaling") in open_facts | answered:
         yield from subject.reported("partial-rotary")
         return
     names = ("rope_parameters", "rope_scaling")
@@ -486,7 +484,7 @@ def _target_rope(subject: Subject) -> Rope:
     try:
         return read_rope(Keys(config), is_mla=False)
     except EaglectlError as error:
-        raise CannotLook(f"the target's rope is no single one: {error}") from None
+        raise CannotLook(f"the target's rope settings cannot be read: {error}") from None
 
 
 def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -646,8 +644,8 @@ RULES = (
     Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
     base: every position after the first few is encoded differently.
 
-    Fix: convert with --source-semantics and the base that was trained; `convert` with the target's weights
-    measures it.
+    Fix: convert with --source-semantics and the trained base; with the target's weights, `convert` measures
+    it.
     """,
         is_fault=True,
     ),

@@ -1,9 +1,9 @@
-"""Rules on what is published with a drafter: its record, card, checksums, paths of a machine, and secrets.
+"""Rules on what is published with a drafter: its record, card, checksums, local paths, and secrets.
 
-Also the launch commands of the card, and what they state of speculation that is not the drafter's. Fifteen
-patterns find secrets, of what lies beside the release of a drafter: the Hub's tokens, those of clouds, code
-hosts, model services and package indexes. Each has words that must be near, and some a least entropy, so that
-hashes and vocabularies pass. For other issuers run gitleaks over the folder.
+They also compare the speculation options of the card's launch commands with the drafter. The patterns of
+secrets cover tokens of the Hub, clouds, code hosts, model services and package indexes. Each pattern has
+keywords that must be near, and some a least entropy, so that hashes and vocabularies pass. For other issuers
+run gitleaks over the folder.
 """
 
 import json
@@ -42,7 +42,7 @@ from eaglectl.judge.rules.config import PICKLE_SUFFIXES
 # name = "value", in any of the spellings of config files
 SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
 Read = Callable[[int, int], bytes]
-# how much of a text before and after a keyword a rule reads
+# bytes of a text before and after a keyword that a rule reads
 BEFORE, AFTER = 256, 2048
 
 
@@ -91,8 +91,8 @@ SECRETS = (
         r"([A-Za-z0-9/+]{86}==)",
         3.5,
     ),
-    # of OpenAI, Anthropic and those who spell theirs alike; one part of 20 or more letters and digits: words
-    # joined by dashes have none
+    # of OpenAI, Anthropic and others with the same form; one part has 20 or more letters and digits, which
+    # words joined by dashes lack
     SecretPattern(
         "an API key",
         (b"sk-",),
@@ -123,7 +123,7 @@ SECRETS = (
         r"(?=[A-Za-z._~+/-]{0,100}[0-9])([A-Za-z0-9._~+/-]{20,})",
         3,
     ),
-    # what stands for one is none: <password>, ${TOKEN}, ***
+    # placeholders are no passwords: <password>, ${TOKEN}, ***
     SecretPattern(
         "a password in a URL",
         (b"://",),
@@ -138,10 +138,10 @@ Secret = tuple[str, str]
 
 
 def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Iterator[Secret]:
-    """The secrets of a file of `size` bytes, the first of each kind; `token` is one more secret.
+    """Find the secrets of a file of `size` bytes, the first of each kind; `token` is one more secret.
 
-    Of .safetensors files only the header is read. Raises UnreadableError where `read` does, or for a
-    larger file than is searched.
+    Of .safetensors files only the header is read. Raises UnreadableError if `read` does, or if the file is
+    too large to be searched.
     """
     if name.lower().endswith(".safetensors"):
         size = min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))  # checked by other rules
@@ -157,12 +157,12 @@ def check_searched(name: str, size: int, most: int = MAX_SCANNED) -> None:
 
 
 def scan_text(text: str, token: str | None = None) -> Iterator[Secret]:
-    """The secrets of a text, the first of each kind."""
+    """Find the secrets of a text, the first of each kind."""
     return scan_bytes(text.encode("utf-8", "replace"), token)
 
 
 def scan_bytes(data: bytes, token: str | None) -> Iterator[Secret]:
-    """The secrets in bytes, and without the zeros that UTF-16 has between them."""
+    """Find the secrets in bytes, as they are and without zero bytes (UTF-16 and UTF-32)."""
     seen: dict[str, int] = {}
     for start, kind in _find_secrets(data, token):
         seen.setdefault(kind, start)
@@ -175,35 +175,36 @@ def scan_bytes(data: bytes, token: str | None) -> Iterator[Secret]:
 
 
 def _find_secrets(text: bytes, token: str | None = None) -> Iterator[tuple[int, str]]:
-    # of two that overlap the first pattern's
+    # of two secrets that overlap, the first pattern's
     if token and (start := text.find(token.encode())) >= 0:
         yield start, "the token that this call uses"
     lower, taken = text.lower(), bytearray(len(text))
-    for known in SECRETS:
-        for start, stop in _spans(text, lower, known):
+    for secret_pattern in SECRETS:
+        for start, stop in _spans(text, lower, secret_pattern):
             if not any(taken[start:stop]):
                 taken[start:stop] = b"\1" * (stop - start)
-                yield start, known.kind
+                yield start, secret_pattern.kind
 
 
-def _spans(text: bytes, lower: bytes, known: SecretPattern) -> Iterator[tuple[int, int]]:
-    regex = re.compile(known.pattern.encode())
-    for start, stop in _windows(lower, known.keywords):
+def _spans(text: bytes, lower: bytes, secret_pattern: SecretPattern) -> Iterator[tuple[int, int]]:
+    # where secrets of one pattern begin and end; `lower` is the text in lower case
+    regex = re.compile(secret_pattern.pattern.encode())
+    for start, stop in _windows(lower, secret_pattern.keywords):
         for match in regex.finditer(text, start, stop):
-            # a match that the window cuts off: in more of the text it may go on, or be none
+            # match again where the window ends within the match: with more text it may be longer, or fail
             is_cut = match.end() == stop < len(text)
             whole = regex.match(text, match.start(), stop + AFTER) if is_cut else match
             secret = next(filter(None, whole.groups()), whole[0]) if whole else b""
-            if whole and (not known.entropy or _entropy(secret) > known.entropy):
+            if whole and (not secret_pattern.entropy or _entropy(secret) > secret_pattern.entropy):
                 yield whole.span()
 
 
 def _windows(lower: bytes, keywords: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    # the parts of a text near a keyword, in order, those that touch joined
+    # the parts of a text near a keyword, in order; overlapping parts are joined
     matches = (match for keyword in keywords for match in re.finditer(re.escape(keyword), lower))
     windows: list[list[int]] = []
     places = sorted({match.start() for match in islice(matches, MAX_PLACES + 1)})
-    words = f"at most {MAX_PLACES} places where a secret of one kind may be are searched; it has more"
+    words = f"it has more than {MAX_PLACES} possible places of one kind of secret, the most that are searched"
     check((len(places) > MAX_PLACES, words), error=UnreadableError)
     for place in places:
         if not windows or place - BEFORE > windows[-1][1]:
@@ -255,12 +256,12 @@ def local_path(subject: Subject) -> Iterator[Match]:
     """
     for place, value in _texts(subject.config):
         if PATH.fullmatch(value):
-            yield Match(f"{place} is {value!r}, a path of one machine", f"config.json:{place}")
+            yield Match(f"{place} is {value!r}, a local path", f"config.json:{place}")
     if subject.read_error is None:
         for key, value in subject.checkpoint.metadata.items():
             if PATH.fullmatch(value):
                 yield Match(
-                    f"the weights' metadata states {key}: {value!r}, a path of one machine",
+                    f"the weights' metadata has {key}: {value!r}, a local path",
                     subject.checkpoint.weight_files[0],
                 )
 
@@ -319,7 +320,7 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     if subject.checkpoint.claim and {"output", "published"} & record.keys():  # else it is of no files
         yield Match(f"{RECORD} {subject.checkpoint.claim}", RECORD)
     if record.get("schema") != RECORD_SCHEMA:
-        yield Match(f"{RECORD} states schema {record.get('schema')!r}; {RECORD_SCHEMA!r} is known", RECORD)
+        yield Match(f"{RECORD} states schema {record.get('schema')!r}; expected {RECORD_SCHEMA!r}", RECORD)
         return
     yield from _differences(record, drafter, subject.checkpoint)
     if unread := subject.checkpoint.unread:
@@ -327,18 +328,18 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
 
 
 def _differences(record: Mapping[str, Any], drafter: Drafter, checkpoint: Checkpoint) -> Iterator[Match]:
-    boundaries, own, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
+    boundaries, actual, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
     listed = steps if isinstance(steps, list) else []
     named = [step.get("name") for step in listed if isinstance(step, dict)]
     missing = [str(name) for name in named if name is not None and name not in checkpoint.tensors]
     if record.get("eagle") != drafter.version:
-        text = f"EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}"
+        text = f"EAGLE {record.get('eagle')!r}, but the files are EAGLE {drafter.version}"
         yield Match(f"{RECORD} states {text}", RECORD)
-    if boundaries and own is not None and list(own) != boundaries:
-        yield Match(f"{RECORD} states boundaries {boundaries} and the files {list(own)}", RECORD)
+    if boundaries and actual is not None and list(actual) != boundaries:
+        yield Match(f"{RECORD} states boundaries {boundaries}, but the files {list(actual)}", RECORD)
     if missing:
         names = ", ".join(missing[:3])
-        yield Match(f"{RECORD} records how {names} was made, and the weights have no such tensor", RECORD)
+        yield Match(f"{RECORD} records {names}, but the weights have no such tensor", RECORD)
 
 
 @rule("EGL902", "card-facts", "note")
@@ -392,15 +393,15 @@ def checksums(subject: Subject) -> Iterator[Match]:
     """
     if not _has(subject, SUMS, "EGL904"):
         return
-    stated, broken = read_sums(_text(subject, SUMS))
+    sums, broken = read_sums(_text(subject, SUMS))
     weights = [name for name in subject.names if name.lower().endswith(".safetensors")]
-    matches = [Match(f"line {number} of {SUMS} is no digest and name", SUMS) for number in broken]
-    matches += [Match(f"{name} is not in {SUMS}", name) for name in weights if name not in stated]
-    for name, digests in stated.items():
+    matches = [Match(f"line {number} of {SUMS} is not a digest and a name", SUMS) for number in broken]
+    matches += [Match(f"{name} is not in {SUMS}", name) for name in weights if name not in sums]
+    for name, digests in sums.items():
         matches += _listed(subject, name, digests)
     yield from matches
     if subject.headers_only and not matches:
-        raise CannotLook("the digests of weights need their data, and --headers-only leaves it closed")
+        raise CannotLook("the digests of weights need their data, which --headers-only does not read")
 
 
 @rule("EGL905", "home-path", "warning")
@@ -419,7 +420,7 @@ def home_path(subject: Subject) -> Iterator[Match]:
 
 
 def first_home(text: bytes) -> str:
-    """The first home folder in a text that is not a document's placeholder, or nothing."""
+    """Return the first home folder in a text, without the placeholders of documents; "" if none."""
     homes = HOME.finditer(text.decode("utf-8", "replace"))
     return next((home[0] for home in homes if (home[2] or "").lower() not in PLACEHOLDER_USERS), "")
 
@@ -434,7 +435,7 @@ def init_only(subject: Subject) -> Iterator[Match]:
     Fix: train it, or convert with `--calibration` or `--prompts` and serve that.
     """
     if RECORD in subject.names and is_untrained(subject.checkpoint.sidecars[RECORD]):
-        yield Match(f"{RECORD} records that this is an untrained start (--init-only)", RECORD)
+        yield Match(f"{RECORD} records an untrained initialisation (--init-only)", RECORD)
 
 
 def _allowed(subject: Subject, key: str, fact: str) -> Iterator[Match]:
@@ -442,7 +443,7 @@ def _allowed(subject: Subject, key: str, fact: str) -> Iterator[Match]:
         return
     values = front_matter(_text(subject, CARD) if CARD in subject.names else "").get(fact, [])
     if not values:
-        yield Match(f"no {fact} is named, and the policy allows {', '.join(allowed) or 'none'}", CARD)
+        yield Match(f"{CARD} names no {fact}, and the policy allows {', '.join(allowed) or 'none'}", CARD)
     for value in values:
         if words := subject.policy.refusal(key, value.lower(), str.lower):
             yield Match(f"{fact} {value} {words}", CARD)
@@ -458,14 +459,14 @@ def _text(subject: Subject, name: str) -> str:
     if name not in subject.names:
         raise CannotLook(f"there is no {name}")
     if (size := subject.source.size(name)) > LARGEST_TEXT:
-        raise CannotLook(f"{name} has {size} bytes, and at most {LARGEST_TEXT} of a text are read")
+        raise CannotLook(f"{name} has {size} bytes; at most {LARGEST_TEXT} of a text file are read")
     return subject.source.read(name).decode("utf-8", "replace")
 
 
 def read_sums(text: str) -> tuple[Mapping[str, tuple[str, ...]], Sequence[int]]:
-    """The digests that a list by `sha256sum` states by file name, and the numbers of lines that are no entry.
+    """Read a list by `sha256sum`: digests by file name, and the numbers of lines that are no entry.
 
-    A name has several digests where lines contradict each other.
+    A name has several digests if lines contradict each other.
     """
     digests: dict[str, dict[str, None]] = {}
     broken = []
@@ -474,21 +475,21 @@ def read_sums(text: str) -> tuple[Mapping[str, tuple[str, ...]], Sequence[int]]:
             digests.setdefault(entry[2].removeprefix("./"), {})[entry[1].lower()] = None
         elif line.strip():
             broken.append(number)
-    return {name: tuple(stated) for name, stated in digests.items()}, broken
+    return {name: tuple(values) for name, values in digests.items()}, broken
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:
     if len(digests) > 1:
-        yield Match(f"{SUMS} states {len(digests)} digests for {name}, and a file has one", SUMS)
+        yield Match(f"{SUMS} states {len(digests)} digests for {name}", SUMS)
     elif name not in subject.names:
-        yield Match(f"{SUMS} lists {name}, and there is no such file", SUMS)
+        yield Match(f"{SUMS} lists {name}, which does not exist", SUMS)
     elif not (subject.headers_only and name.endswith(".safetensors")):
         digest, size = sha256(), subject.source.size(name)
         source = subject.source if size <= CHUNK_SIZE else subject.on_disk
         for start in range(0, size, CHUNK_SIZE):
             digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
-        if (found := digest.hexdigest()) != digests[0]:
-            yield Match(f"{name} has SHA-256 {found[:12]}... and {SUMS} states {digests[0][:12]}...", name)
+        if (computed := digest.hexdigest()) != digests[0]:
+            yield Match(f"{name} has SHA-256 {computed[:12]}..., but {SUMS} {digests[0][:12]}...", name)
 
 
 OPTION_CONFIG = "speculative-config"
@@ -501,15 +502,15 @@ QUOTING = re.compile(r"\\.|['\"]")
 
 
 def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
-    # of those with options of speculation, with the command in the place of each
+    # the faults of each command with speculation options, and the correct command
     for number, words in enumerate(_commands(card)):
         if number == MAX_COMMANDS:
-            raise CannotLook(f"{CARD} has more than {MAX_COMMANDS} commands; these were looked at")
+            raise CannotLook(f"{CARD} has more than {MAX_COMMANDS} commands; the others were not checked")
         options = dict(_options(words))
-        given = _vllm_config(options)
-        if given or any("vllm" in word for word in words):
-            engine, path, tokens = "vllm", given.get("model"), given.get("num_speculative_tokens")
-            faults = "; ".join(_vllm_faults(given, options, drafter))
+        config = _vllm_config(options)
+        if config or any("vllm" in word for word in words):
+            engine, path, tokens = "vllm", config.get("model"), config.get("num_speculative_tokens")
+            faults = "; ".join(_vllm_faults(config, options, drafter))
         else:
             engine, path, tokens = "sglang", _first(options, DRAFTER), _number(options, "num-steps")
             faults = "; ".join(_sglang_faults(options, drafter))
@@ -521,7 +522,7 @@ def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
 
 
 def _commands(card: str) -> Iterator[Sequence[str]]:
-    lines, length, quote = list[str](), 0, ""  # quotes may go on in the lines that follow
+    lines, length, quote = list[str](), 0, ""  # a quotation may continue on the following lines
     for line in re.sub(r"\\\r?\n", " ", card).splitlines():
         if not line.strip() or line.startswith("```"):
             quote = ""
@@ -539,7 +540,7 @@ def _commands(card: str) -> Iterator[Sequence[str]]:
 
 
 def _open_quote(line: str, quote: str) -> str:
-    """The quote that is open after a line that begins within `quote`; "" is none."""
+    """Return the quotation mark that is open after a line that begins within `quote`; "" if none."""
     for mark in QUOTING.findall(line):
         if quote != "'" and len(mark) == 2:
             continue
@@ -559,7 +560,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        stated = json.loads(options.get(OPTION_CONFIG) or options.get("sc") or "{}")
+        config = json.loads(options.get(OPTION_CONFIG) or options.get("sc") or "{}")
     except (ValueError, RecursionError):
         return {}
     keys = {
@@ -569,24 +570,24 @@ def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
         for name, value in options.items()
         if name in SHORT or name.startswith(f"{OPTION_CONFIG}.")
     }
-    return {**stated, **keys} if isinstance(stated, dict) else {}
+    return {**config, **keys} if isinstance(config, dict) else {}
 
 
-def _vllm_faults(given: Mapping[str, Any], options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
+def _vllm_faults(config: Mapping[str, Any], options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
     for name in options:
         if name.startswith(("speculative-", "num-speculative-")) and not name.startswith(OPTION_CONFIG):
-            yield f"vLLM has no --{name} since its V1 engine; --speculative-config states it"
-    if not given:
+            yield f"vLLM has no --{name} since its V1 engine; use --speculative-config"
+    if not config:
         return
-    known = load("vllm")["speculative_options"]
-    for key in (key for key in given if key.partition(".")[0] not in known["names"]):
-        yield f"--speculative-config has {json.dumps(key)}, which vLLM {known['release']} refuses"
-    method = given.get("method", "eagle3")
+    supported = load("vllm")["speculative_options"]
+    for key in (key for key in config if key.partition(".")[0] not in supported["names"]):
+        yield f"--speculative-config has {json.dumps(key)}, which vLLM {supported['release']} refuses"
+    method = config.get("method", "eagle3")
     if method != "eagle3":
-        yield f'--speculative-config has "method": {json.dumps(method)}, and this drafter\'s is "eagle3"'
-    if drafter.kind == "peagle" and given.get("parallel_drafting") not in (True, "true"):
+        yield f'--speculative-config has "method": {json.dumps(method)}, but this drafter\'s is "eagle3"'
+    if drafter.kind == "peagle" and config.get("parallel_drafting") not in (True, "true"):
         yield '--speculative-config has no "parallel_drafting": true, without which vLLM drafts one by one'
-    if type(given.get("num_speculative_tokens")) is not int:
+    if type(config.get("num_speculative_tokens")) is not int:
         yield "--speculative-config has no num_speculative_tokens, without which vLLM does not start"
 
 
@@ -596,32 +597,32 @@ def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str
         return
     if options[name].upper() != "EAGLE3":
         yield (
-            f"--{name} {options[name]} hands the drafter the target's last state alone, and this drafter is"
-            " EAGLE3's: the acceptance length is 1.00 (sglang 21272)"
+            f"--{name} {options[name]} gives the drafter only the target's last state, but this drafter needs"
+            " EAGLE3: the acceptance length is 1.00 (sglang 21272)"
         )
     if not _first(options, DRAFTER):
-        yield f"--{name} without --speculative-draft-model-path names no drafter"
+        yield f"--{name} needs --speculative-draft-model-path, which names the drafter"
     steps, tokens = _number(options, "num-steps"), _number(options, "num-draft-tokens")
     if _number(options, "eagle-topk") == 1 and None not in (steps, tokens) and tokens != (steps or 0) + 1:
         yield (
-            f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, and"
+            f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, but"
             f" --speculative-num-draft-tokens is {tokens}"
         )
     yield from _unknown_to_sglang(options)
-    method, own = options.get("quantization", "unquant"), "speculative-draft-model-quantization"
-    if method != "unquant" and own not in options and drafter.quantisation is None:
+    method, key = options.get("quantization", "unquant"), "speculative-draft-model-quantization"
+    if method != "unquant" and key not in options and drafter.quantisation is None:
         yield (
-            f"--quantization {method} is taken over by the drafter, whose weights are not quantised, unless"
-            " --speculative-draft-model-quantization unquant stands beside it (sglang 28196)"
+            f"SGLang applies --quantization {method} to the drafter too, whose weights are not quantised;"
+            " add --speculative-draft-model-quantization unquant (sglang 28196)"
         )
 
 
 def _unknown_to_sglang(options: Mapping[str, str]) -> Iterator[str]:
-    known = load("sglang")["speculative_options"]
+    supported = load("sglang")["speculative_options"]
     for option in [option for option in options if option.startswith("speculative-")]:
-        begins = [each for each in known["names"] if f"speculative-{each}".startswith(option)]
-        if option.removeprefix("speculative-") not in known["names"] and len(begins) != 1:
-            yield f"SGLang {known['release']} has no --{option}, and does not start"
+        completions = [name for name in supported["names"] if f"speculative-{name}".startswith(option)]
+        if option.removeprefix("speculative-") not in supported["names"] and len(completions) != 1:
+            yield f"SGLang {supported['release']} has no --{option}, and does not start"
 
 
 def _first(options: Mapping[str, str], names: Sequence[str]) -> str:

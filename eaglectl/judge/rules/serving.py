@@ -29,7 +29,7 @@ ABOUT = {
     "speculators": "speculators_model_type",
     "sliding-window": "layer_types",
 }
-# what a drafter's config may say that no engine turns into something else
+# the values that every engine reads as intended
 MODEL_TYPES = {"llama": "llama", "qwen3": "qwen3", "mla": "deepseek_v2"}
 ARCHITECTURES = {
     "llama": "LlamaForCausalLMEagle3",
@@ -41,9 +41,9 @@ NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
 
 
 def edits(fact: Fact, view: View) -> Mapping[str, Any]:
-    """The keys of config.json with which the fact no longer holds.
+    """Return the keys and values to write into config.json so that the fact no longer holds.
 
-    None where that takes more, or where they are not read.
+    Empty if writing keys does not suffice, or for a speculators config, where engines do not read them.
     """
     if isinstance(fact.remedy, str) or "speculators_model_type" in view.config:
         return {}
@@ -72,14 +72,14 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
 
 
 def spelled(keys: Mapping[str, Any]) -> str:
-    """Keys and values as they are written: `fc_norm: true`."""
+    """Write keys and values as config.json has them: `fc_norm: true`."""
     return ", ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items())
 
 
 def _check(engine: Engine, fact: Fact) -> Check:
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
-            raise CannotLook(f"no release of {engine.title} is asked for; pass --engine {engine.name}")
+            raise CannotLook(f"no release of {engine.title} is requested; pass --engine {engine.name}")
         if not (releases := subject.releases_by_text.get((engine.name, fact.rule))):
             return
         message = "; ".join(
@@ -108,7 +108,7 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
     spans = [f"{title} {span}" for title, span in capturing.items() if span]
     if not spans:
         return f"no release of {', '.join(capturing)} is known to capture this target."
-    return f"serve it with {' or '.join(spans)}: no other is known to capture this target."
+    return f"serve it with {' or '.join(spans)}: no other release is known to capture this target."
 
 
 def _capturing(engine: Engine, view: View) -> str:

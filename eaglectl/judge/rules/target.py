@@ -1,7 +1,7 @@
-"""Rules on the target, the model that verifies the drafts, and on the draft vocabulary, of its tokens.
+"""Rules on the target, which verifies the drafts, and on the draft vocabulary, a part of the target's.
 
-Its width, tokens, tokenizer and its rows: rows of the embedding and of lm_head are compared with each other
-and with the target's. The numbers and sizes of d2t and t2d, and the special tokens.
+They check the target's width, vocabulary and tokenizer, compare rows of the embedding and of lm_head with
+each other and with the target's, and check the numbers and sizes of d2t and t2d, and the special tokens.
 """
 
 import re
@@ -69,7 +69,7 @@ def target_tokenizer(subject: Subject) -> Iterator[Match]:
     if different:
         first = min(different)
         yield Match(
-            f"{len(different)} tokens have other numbers than in the target's {name}: {first!r} is"
+            f"{len(different)} tokens have other ids than in the target's {name}: {first!r} is"
             f" {own_ids.get(first)} here and {target_ids.get(first)} there",
             name,
         )
@@ -84,7 +84,7 @@ def target_is_drafter(subject: Subject) -> Iterator[Match]:
     Fix: pass the model that verifies the drafts as --target.
     """
     if mark := drafter_mark(subject.target.given_config):
-        yield Match(f"the target that was given is a drafter (its config has {mark})")
+        yield Match(f"the given target is a drafter (its config has {mark})")
 
 
 @rule("EGL707", "tensor-parallel", "note")
@@ -102,13 +102,13 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
     )
     if type(heads) is not int:
         raise CannotLook("the target's config has no num_attention_heads")
-    # one key head is on every GPU: that of MLA, and of a config that states none
+    # a single key head is copied to every GPU: that of MLA, and of a config that states none
     of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
     shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
     for count in TENSOR_PARALLEL_SIZES:
         parts = " and ".join(_undivided(*of_drafter, count))
         if parts and not _undivided(heads, shared, width if type(width) is int else 0, count):
-            yield Match(f"the target can be split over {count} GPUs, and the drafter's {parts} cannot")
+            yield Match(f"the target can be split over {count} GPUs, but the drafter's {parts} cannot")
             return
 
 
@@ -170,8 +170,8 @@ def repeated_rows(subject: Subject) -> Iterator[Match]:
     """
     if (head := _head(subject)) and (count := _repeated(subject, head)):
         yield Match(
-            f"{head} repeats its row at all of {count} places looked at where d2t repeats its offset"
-            ": it was cut by rows of d2t, not of i + d2t[i]",
+            f"{head} repeats its row at all {count} checked places where d2t repeats its offset"
+            ": it was pruned to rows d2t[i], not i + d2t[i]",
             f"tensor:{head}",
         )
 
@@ -201,12 +201,12 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
     if different and not is_rotated(ours, theirs):
         if subject.drafter.rotation is not None:
             raise CannotLook(
-                f"eaglectl.json states that the target is rotated, and {name} has rows of neither the"
+                f"eaglectl.json states that the target is rotated, but rows of {name} have neither the"
                 " target's values nor their lengths and angles"
             )
         yield Match(
-            f"{name}: {len(different)} of {len(rows)} rows looked at differ from the target's {other}, row"
-            f" {different[0]} among them",
+            f"{name}: {len(different)} of {len(rows)} checked rows differ from the target's {other}, such as"
+            f" row {different[0]}",
             f"tensor:{name}",
         )
 
@@ -224,22 +224,23 @@ def rotated_target(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE --target-rotation measure --target TARGET`, with --for sglang where
     SGLang serves it.
     """
-    own, rotation = _own_embedding(subject), subject.drafter.rotation
+    embedding, rotation = _own_embedding(subject), subject.drafter.rotation
     if subject.target.source is None:
         raise CannotLook(NO_TARGET)
     if rotation is not None:
         yield from _unfit_rotation(subject, rotation)
         return
-    if own is None:
-        raise CannotLook("the drafter has no embedding of its training to compare with the target's")
-    other, _, ours, theirs = _embeddings(subject, own)
+    if embedding is None:
+        raise CannotLook("the drafter has no embedding from its training to compare with the target's")
+    other, _, ours, theirs = _embeddings(subject, embedding)
     from eaglectl.judge.scanning import is_rotated
 
     if is_rotated(ours, theirs):
         yield Match(
-            f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
-            " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one",
-            f"tensor:{own}",
+            f"rows of the target's {other} have the lengths and angles of {embedding}'s, but other values:"
+            " the target's residual stream is rotated (QuaRot, SpinQuant), and fc was trained on an unrotated"
+            " one",
+            f"tensor:{embedding}",
             repair=read_fix(_repair(subject, "measure"), "convert"),
         )
 
@@ -263,10 +264,10 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
         file = rotation_file(target.source)
         fix = _repair(subject, "FILE" if file is None else f"{target.source.place}/{file}")
         yield Match(
-            f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it",
+            f"{mark}; a drafter trained on the unrotated target gets almost no draft token accepted with it",
             "",
             repair=read_fix(
-                "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it;"
+                "nothing, if it was trained on this target, or if vllm-ascend serves it, which rotates fc;"
                 f" else {fix}",
                 "convert",
             ),
@@ -275,30 +276,30 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
 
 def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
     has_embedding = "embed_tokens.weight" in subject.drafter.tensors
-    stated = rotation.get("embedding")
-    if has_embedding != (stated == "own"):
+    embedding = rotation.get("embedding")
+    if has_embedding != (embedding == "own"):
         yield Match(
-            f"eaglectl.json states {stated!r} for the embedding of a rotated drafter, and the file has"
+            f"eaglectl.json states embedding {embedding!r} for a rotated drafter, but the file has"
             f" {'one' if has_embedding else 'none'}",
             "tensor:embed_tokens.weight",
         )
     digest = embedding_digest(subject.target.checkpoint)
     if digest is None:
-        raise CannotLook("the target has no embedding of plain numbers to compare with that in eaglectl.json")
+        raise CannotLook("the target has no unquantised embedding to compare with that in eaglectl.json")
     if digest != rotation.get("target_embedding"):
         yield Match(
-            "fc is rotated for a target with another embedding than this one has (eaglectl.json)",
+            "fc is rotated for a target with another embedding (eaglectl.json)",
             "tensor:fc.weight",
-            "convert the drafter that it was made of anew, for this target.",
+            "convert the original drafter again, for this target.",
         )
 
 
 def _repair(subject: Subject, how: str) -> str:
-    # a command only where it needs nothing that the user alone has
+    # a command only if it needs nothing that only the user has
     if "lm_head.weight" not in subject.drafter.tensors or how == "FILE":
         return (
-            f"convert it with --target-rotation {quote(how)} (or measure), and --trained-target with the"
-            " folder of the target that it was trained on."
+            f"convert it with --target-rotation {quote(how)} (or measure) and --trained-target, the folder of"
+            " the target that it was trained on."
         )
     return f"run `eaglectl convert SOURCE --target-rotation {quote(how)} --target TARGET`."
 
@@ -320,15 +321,15 @@ def head_rows(subject: Subject) -> Iterator[Match]:
     other = _named(theirs, (*HEADS, *EMBEDDINGS))
     if theirs.tensors[other].shape[1] != dims.hidden:
         return  # EGL701 reports it
-    head, faults = subject.scan[name], subject.vocabulary_faults
-    is_broken = head.bad > 0 or head.constant is not None or any(each.topic != "d2t-order" for each in faults)
+    head, faults = subject.scan[name], {fault.topic for fault in subject.vocabulary_faults}
+    is_broken = head.bad > 0 or head.constant is not None or bool(faults - {"d2t-order"})
     if is_broken or _repeated(subject, name):
         return  # other rules report it
-    for source, here, there in _similarities(subject, weights, name, other):
-        if there > SIMILAR and here < DIFFERENT:
+    for formula, by_d2t, by_formula in _similarities(subject, weights, name, other):
+        if by_formula > SIMILAR and by_d2t < DIFFERENT:
             yield Match(
-                f"rows of {name} are like the target's rows {source} (by {there:.2f}),"
-                f" not i + d2t[i] (by {here:.2f})",
+                f"rows of {name} are like the target's rows {formula} (by {by_formula:.2f}),"
+                f" not i + d2t[i] (by {by_d2t:.2f})",
                 f"tensor:{name}",
             )
             return
@@ -337,8 +338,8 @@ def head_rows(subject: Subject) -> Iterator[Match]:
 def _similarities(
     subject: Subject, weights: Checkpoint, name: str, other: str
 ) -> Iterator[tuple[str, float, float]]:
-    # rows that the head may have been pruned to by mistake, by their formula, with how similar its rows are
-    # to the target's by d2t, and by the formula
+    # for each wrong formula by which the head may have been pruned: the similarity of its rows to the
+    # target's rows by d2t, and by the formula
     (offsets, _), theirs = subject.vocabulary_tables, subject.target.checkpoint
     from eaglectl.judge.scanning import read_rows, similarity
 
@@ -357,10 +358,10 @@ def _similarities(
 
 
 def _own_embedding(subject: Subject) -> str | None:
-    dims, own = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
-    if own is None or dims.hidden != dims.target_hidden or not _is_plain(subject, own):
+    dims, embedding = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
+    if embedding is None or dims.hidden != dims.target_hidden or not _is_plain(subject, embedding):
         return None
-    return own.stored[0]
+    return embedding.stored[0]
 
 
 def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Floats", "Floats"]:
@@ -368,7 +369,7 @@ def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Float
     other = _named(theirs, EMBEDDINGS)
     sizes = ours.tensors[name].shape, theirs.tensors[other].shape
     if sizes[0][1] != sizes[1][1]:
-        raise CannotLook(f"{name} and the target's {other} are not of one width")
+        raise CannotLook(f"{name} and the target's {other} differ in width")
     from eaglectl.judge.scanning import read_rows
 
     rows = evenly_spaced(min(sizes[0][0], sizes[1][0]))
@@ -376,7 +377,7 @@ def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Float
 
 
 def _head(subject: Subject) -> str | None:
-    # one that is not quantised, of a reduced vocabulary with an integer d2t
+    # the stored name of an unquantised lm_head, of a reduced vocabulary with an integer d2t
     drafter = subject.drafter
     head, d2t = drafter.tensors.get("lm_head.weight"), drafter.tensors.get("d2t")
     if head is None or d2t is None or not drafter.has_reduced_vocabulary or d2t.dtype not in ("I64", "I32"):
@@ -403,7 +404,7 @@ def _repeated(subject: Subject, head: str) -> int:
 
 def _named(target: Checkpoint, endings: Sequence[str]) -> str:
     if (name := matrix(target.tensors, endings)) is None:
-        raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
+        raise CannotLook(f"the target has no unquantised {' or '.join(endings[:2])}")
     return name
 
 
@@ -430,7 +431,7 @@ def draft_vocabulary_size(subject: Subject) -> Iterator[Match]:
     dims, vocab = subject.drafter.dims, subject.target_vocab
     if dims.draft_vocab > vocab:
         yield Match(
-            f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {vocab}",
+            f"the draft vocabulary has {dims.draft_vocab} tokens, the target's only {vocab}",
             "config.json:vocab_size",
         )
     else:
@@ -448,7 +449,7 @@ def d2t_range(subject: Subject) -> Iterator[Match]:
     """
     for match in _faults(subject, "d2t-range"):
         if subject.drafter.dims.vocab == subject.drafter.dims.draft_vocab:
-            doubt = "; is vocab_size the draft vocabulary's? it must be the target's"
+            doubt = "; vocab_size may be the draft vocabulary's, and must be the target's"
             match = replace(match, message=match.message + doubt, fix="")
         yield match
 
@@ -504,9 +505,9 @@ def d2t_dtype(subject: Subject) -> Iterator[Match]:
     tensor, vocab = subject.drafter.tensors.get("d2t"), subject.drafter.dims.vocab
     if tensor and subject.is_d2t_rounded:
         held = EXACT.get(tensor.dtype)
-        capacity = f"holds whole numbers to {held} exactly" if held else "is no type for whole numbers"
+        capacity = f"holds whole numbers up to {held}" if held else "cannot hold whole numbers exactly"
         yield Match(
-            f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens",
+            f"d2t is {tensor.dtype}, which {capacity}; the vocabulary has {vocab} tokens",
             "tensor:d2t",
             repair=subject.vocabulary_repair,
         )
@@ -527,12 +528,11 @@ def special_tokens(subject: Subject) -> Iterator[Match]:
     d2t = subject.vocabulary_tables[0]
 
     if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_faults):
-        raise CannotLook("d2t gives no draft vocabulary to look in")
-    known, dims = set(offset_targets(d2t)), drafter.dims
-    if missing := [f"{name} ({token})" for token, name in special.items() if token not in known]:
+        raise CannotLook("d2t does not define the draft vocabulary")
+    draft_tokens, dims = set(offset_targets(d2t)), drafter.dims
+    if missing := [f"{name} ({token})" for token, name in special.items() if token not in draft_tokens]:
         yield Match(
-            f"the draft vocabulary ({dims.draft_vocab} of {dims.vocab} tokens) is without"
-            f" {', '.join(missing)}",
+            f"the draft vocabulary ({dims.draft_vocab} of {dims.vocab} tokens) lacks {', '.join(missing)}",
             "tensor:d2t",
         )
 
@@ -553,8 +553,8 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
     if not matches and drafter.has_reduced_vocabulary and "d2t" not in drafter.tensors:
         size = drafter.dims.draft_vocab
         yield Match(
-            f"the draft vocabulary has {size} of {drafter.dims.vocab} tokens and the weights have no d2t"
-            f"; engines would propose the first {size}"
+            f"the draft vocabulary has {size} of {drafter.dims.vocab} tokens, but the weights have no d2t"
+            f"; engines propose the first {size}"
         )
 
 
@@ -570,14 +570,14 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
     tensor = subject.drafter.tensors.get("d2t")
     if tensor and tensor.dtype != "I64" and not subject.is_d2t_rounded:
         yield Match(
-            f"d2t is {tensor.dtype}; int64 is what engines hold it in",
+            f"d2t is {tensor.dtype}; engines store it as int64",
             "tensor:d2t",
             RESTORE if tensor.dtype in ("F16", "BF16") else "",
         )
 
 
 def _special_tokens(subject: Subject) -> Mapping[int, str]:
-    # that the draft vocabulary needs, by id
+    # the special tokens that the draft vocabulary needs, by id
     config, source = subject.target.config or {}, subject.target.source
     configs = [text_part(config), config]
     tokens: dict[int, str] = {}

@@ -1,9 +1,8 @@
-"""Rules on the tensors: exactly those of the drafter, in their shapes and dtypes, with numbers as trained.
+"""Rules on the tensors: names, shapes, dtypes, quantisation, and numbers that no trained drafter has.
 
-Not finite, never initialised, never trained, or far too large: that is what their numbers show. Of quantised
-drafters: a config and scales that agree, and methods that engines know. Of numbers that no trained drafter
-has: blocks of zeros, copied rows, matrices and norms that were never trained, a dtype or a norm that means
-other numbers than were trained.
+Such numbers are not finite, were never initialised or trained, or are far too large: blocks of zeros, copied
+rows, untrained matrices and norms, a dtype or norm weights read as other numbers than the trained ones. The
+config and the scales of a quantised drafter must agree, and engines must know its method.
 """
 
 import re
@@ -113,15 +112,15 @@ def engine_names(subject: Subject) -> Iterator[Match]:
     names = tuple(subject.checkpoint.tensors)
     for pattern, engines in UNLOADED_NAMES.items():
         if unloaded := [name for name in names if re.match(pattern, name)]:
-            more = f" and {len(unloaded) - 1} like it are names" if len(unloaded) > 1 else " is a name"
-            yield Match(f"{unloaded[0]}{more} not loaded by {engines}", f"tensor:{unloaded[0]}")
+            more = f" and {len(unloaded) - 1} tensors named like it" if len(unloaded) > 1 else ""
+            yield Match(f"{engines} do not load {unloaded[0]}{more}", f"tensor:{unloaded[0]}")
     layers = (LAYER.fullmatch(canonical_name(name)) for name in names)
     parts = [layer[2] for layer in layers if layer and layer[1] != "0"]
     if parts and "input_layernorm.weight" not in parts:
-        yield Match("later layers have hidden_norm alone; vLLM looks for input_layernorm there")
+        yield Match("later layers have only hidden_norm; vLLM looks for input_layernorm there")
     elif parts and "hidden_norm.weight" not in parts:
         yield Match(
-            "later layers have input_layernorm alone; SGLang and TensorRT-LLM look for hidden_norm there"
+            "later layers have only input_layernorm; SGLang and TensorRT-LLM look for hidden_norm there"
         )
 
 
@@ -153,12 +152,12 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
     """
     counts, flat = _dtype_counts(subject), subject.flat
     key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
-    stated, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)
-    if stored is None or (stated is not None and not re.fullmatch(DTYPE, str(stated))):
+    dtype, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)
+    if stored is None or (dtype is not None and not re.fullmatch(DTYPE, str(dtype))):
         return  # EGL112 reports it
-    if DTYPES.get(str(stated).removeprefix("torch.")) != stored:
-        words = "no torch_dtype" if stated is None else f"{key}: {stated}"
-        yield Match(f"config states {words}, and the weights are {stored}", key_place(subject.config, key))
+    if DTYPES.get(str(dtype).removeprefix("torch.")) != stored:
+        words = "no torch_dtype" if dtype is None else f"{key}: {dtype}"
+        yield Match(f"config has {words}, but the weights are {stored}", key_place(subject.config, key))
 
 
 @rule("EGL213", "allowed-dtype", "error")
@@ -245,19 +244,19 @@ def untrained(subject: Subject) -> Iterator[Match]:
 
     Fix: compare the tensors with the trainer's checkpoint; convert that again, with names that match.
     """
-    drawn = subject.drawn_matrices
-    layers = [name for name in drawn if name not in ALONE]
+    untrained = subject.untrained_matrices
+    layers = [name for name in untrained if name not in ALONE]
     constants = {summary.constant for summary in _norms(subject, least=1).values()}
     # trainers start from the target's head
-    if constants == {1} and drawn and drawn.keys() >= subject.samples.keys() - {"lm_head.weight"}:
-        stored, words = next(iter(drawn.values()))
+    if constants == {1} and untrained and untrained.keys() >= subject.samples.keys() - {"lm_head.weight"}:
+        stored, words = next(iter(untrained.values()))
         yield Match(
-            f"nothing was trained: all norms are ones and all matrices as first drawn ({stored}: {words})"
+            f"nothing was trained: all norms are ones, all matrices randomly initialised ({stored}: {words})"
         )
-    elif fresh := layers if constants != {1} else list(drawn):  # EGL219 is silent where all norms are ones
-        stored, words = drawn[fresh[0]]
-        named = f"{stored} and {len(fresh) - 1} others were" if len(fresh) > 1 else f"{stored} was"
-        yield Match(f"{named} never trained: as first drawn ({words})", f"tensor:{stored}")
+    elif names := layers if constants != {1} else list(untrained):  # EGL219 is silent if all norms are ones
+        stored, words = untrained[names[0]]
+        named = f"{stored} and {len(names) - 1} others look" if len(names) > 1 else f"{stored} looks"
+        yield Match(f"{named} randomly initialised ({words})", f"tensor:{stored}")
 
 
 def _large(subject: Subject, least: float, most: float, words: str) -> Iterator[Match]:
@@ -307,16 +306,19 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
     config = subject.drafter.quantisation or {}
     quantised, patterns = _quantised_modules(subject), tuple(_exclude_patterns(config))
     for module in _quantisable(subject) if config else ():
-        is_excluded = any(_is_module(each, module) for each in patterns) or not _is_target(config, module)
+        is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
+            config, module
+        )
         if is_excluded and module in quantised:
             tensor = subject.drafter.tensors.get(f"{module}.weight")
             yield Match(
-                f"{module} has scales, and the config leaves it out",
+                f"{module} has scales, but the config excludes it from quantisation",
                 f"tensor:{tensor.stored[0] if tensor else module}",
             )
         elif not is_excluded and module not in quantised and module != "lm_head":
             yield Match(
-                f"{module} has no scales, and the config does not leave it out", _config_place(subject)
+                f"{module} has no scales, but the config does not exclude it from quantisation",
+                _config_place(subject),
             )
 
 
@@ -368,7 +370,7 @@ def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
     for pattern in _exclude_patterns(subject.drafter.quantisation or {}):
         if pattern not in CLASSES and not any(_is_module(pattern, module) for module in modules):
             yield Match(
-                f"{pattern} is left out of quantisation, and no module of the drafter is meant by it",
+                f"the config excludes {pattern} from quantisation, but the drafter has no such module",
                 _config_place(subject),
             )
 
@@ -418,10 +420,10 @@ def _is_module(pattern: str, module: str) -> bool:
             return any(re.match(pattern[3:], name) for name in names)
         except re.error:
             raise CannotLook(f"{pattern} in the quantisation config is no regular expression") from None
-    own = canonical_name(pattern)
-    if f".{own}".endswith(f".{module}"):
+    canonical = canonical_name(pattern)
+    if f".{canonical}".endswith(f".{module}"):
         return True
-    return any(fnmatchcase(name, pattern) or f".{own}." in f".{name}." for name in names)
+    return any(fnmatchcase(name, pattern) or f".{canonical}." in f".{name}." for name in names)
 
 
 def _quantised_modules(subject: Subject) -> set[str]:
@@ -446,21 +448,21 @@ def _config_place(subject: Subject) -> str:
     )
 
 
-# a matrix that nothing else reads the states of, or writes the drafts of
+# the matrices that EGL219 reports: fc alone reads the aux states, lm_head alone gives the logits
 ALONE = ("fc.weight", "lm_head.weight")
 
 
 def misread(subject: Subject) -> Mapping[str, str]:
-    """The matrices whose numbers are those of the other 16-bit dtype: stored name -> what shows it."""
-    shown = dict[str, str]()
+    """Return the matrices whose numbers are those of the other 16-bit dtype: stored name -> evidence."""
+    evidence = dict[str, str]()
     for canonical, (name, sample) in subject.samples.items():
         dtype = subject.drafter.tensors[canonical].dtype
         # a bfloat16's exponent has three bits more: read as float16, its numbers lie between 1/16 and 4
         if dtype == "F16" and sample.small < (RANGES["small"].below or 0) and 1 / 16 < sample.rms < 4:
-            shown[name] = f"none of its numbers is below a tenth of their RMS, {sample.rms:.2f}"
+            evidence[name] = f"none of its numbers is below a tenth of their RMS, {sample.rms:.2f}"
         elif dtype == "BF16" and sample.rms < (RANGES["scale"].below or 0):
-            shown[name] = f"the RMS of its numbers is {sample.rms:.1g}"
-    return shown
+            evidence[name] = f"the RMS of its numbers is {sample.rms:.1g}"
+    return evidence
 
 
 def _plausible(subject: Subject) -> Iterator[tuple[str, str, Sample]]:
@@ -530,12 +532,12 @@ def repeated_row(subject: Subject) -> Iterator[Match]:
         for words, count in kinds:
             if count > sample.rows * share:
                 rows = subject.values.tensors[stored].shape[0]
-                yield _repeated(stored, f"{count} of {sample.rows} rows looked at (of {rows}) are {words}")
+                yield _repeated(stored, f"{count} of {sample.rows} checked rows (of {rows}) are {words}")
 
 
 def _repeated(stored: str, text: str) -> Match:
-    follows = "; those tokens are hardly drafted" if stored.endswith("lm_head.weight") else ""
-    return Match(f"{stored}: {text}{follows}", f"tensor:{stored}")
+    effect = "; those tokens are hardly drafted" if stored.endswith("lm_head.weight") else ""
+    return Match(f"{stored}: {text}{effect}", f"tensor:{stored}")
 
 
 @rule("EGL219", "fresh-matrix", "error", "anew")
@@ -548,13 +550,11 @@ def fresh_matrix(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint; convert that again, with names that match.
     """
-    drawn = subject.drawn_matrices  # first: it says where the weights are not read
-    # EGL207 reports a drafter of which nothing was trained
+    untrained = subject.untrained_matrices  # first: it raises CannotLook if the weights are not read
+    # EGL207 reports a drafter without any training
     if any(summary.constant != 1 for summary in _norms(subject).values()):
-        for stored, words in (entry for name, entry in drawn.items() if name in ALONE):
-            yield Match(
-                f"{stored} was never trained: its numbers are as first drawn ({words})", f"tensor:{stored}"
-            )
+        for stored, words in (entry for name, entry in untrained.items() if name in ALONE):
+            yield Match(f"{stored} looks randomly initialised ({words})", f"tensor:{stored}")
 
 
 @rule("EGL220", "misread-dtype", "error", "convert")
@@ -586,7 +586,7 @@ def misread_dtype(subject: Subject) -> Iterator[Match]:
 
 
 def _norms(subject: Subject, least: int = LEAST_WIDTH) -> Mapping[str, Summary]:
-    """The norms that are read as they are stored and not narrower than `least`, by canonical name."""
+    """Return the norms stored without a change of dtype and at least `least` wide, by canonical name."""
     stored, vectors = subject.checkpoint.tensors, subject.vectors
     return {
         name: vectors[tensor.stored[0]]
@@ -619,8 +619,8 @@ def norms_near_zero(subject: Subject) -> Iterator[Match]:
     means = sorted(mean for name, mean in _norm_means(subject).items() if LAYER.fullmatch(name))
     if len(means) > 1 and means[-1] < (RANGES["highest norm"].below or 0):
         yield Match(
-            f"the norms have means of {means[0]:.2f} to {means[-1]:.2f}, as of weights that are stored less"
-            " one (1 + w, as Gemma)"
+            f"the norms have means of {means[0]:.2f} to {means[-1]:.2f}, like weights stored as offsets from"
+            " one (1 + w, as in Gemma)"
         )
 
 
@@ -631,14 +631,13 @@ def norms_near_two(subject: Subject) -> Iterator[Match]:
     If 1 is added to weights that already include it, every state is about twice as large as in training:
     acceptance length 1.31 instead of 2.58. In trained drafters the lowest mean of all norms is 1.2 or less.
 
-    Fix: run `eaglectl diagnose SOURCE --target TARGET`, which measures whether norms less one draft
+    Fix: run `eaglectl diagnose SOURCE --target TARGET`, which measures whether norms minus one draft
     better; if they do, `eaglectl convert SOURCE --fix-reading norm-weights=plus-one`.
     """
     means = sorted(_norm_means(subject).values())
     if len(means) > 1 and means[0] > (RANGES["lowest norm"].above or 0):
         yield Match(
-            f"all norms have means of {means[0]:.2f} to {means[-1]:.2f}, as of weights to which one was added"
-            " (1 + w twice)"
+            f"all norms have means of {means[0]:.2f} to {means[-1]:.2f}, like weights with 1 added twice"
         )
 
 
@@ -656,7 +655,7 @@ def norm_of_ones(subject: Subject) -> Iterator[Match]:
     ones = [name for name, norm in norms.items() if norm.constant == 1]
     count = len(norms) - len(ones)
     for stored in (subject.drafter.tensors[name].stored[0] for name in ones if len(ones) <= count):
-        yield Match(f"{stored} is exactly ones, and {count} other norms were trained", f"tensor:{stored}")
+        yield Match(f"{stored} is exactly ones, but {count} other norms are trained", f"tensor:{stored}")
 
 
 @rule("EGL124", "norm-epsilon", "warning")
@@ -698,8 +697,8 @@ def target_head_size(subject: Subject) -> Iterator[Match]:
     ours = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
     if is_other and ours == (heads * size, kv_heads * size):
         yield Match(
-            f"the config states {dims.heads} heads of {dims.head_dim}, {dims.kv_heads} of them keys'; the"
-            f" same rows are the target's {heads} of {size}, {kv_heads} keys'",
+            f"the config states {dims.heads} heads of {dims.head_dim} and {dims.kv_heads} key heads; the same"
+            f" rows are {heads} heads of {size} and {kv_heads} key heads, as in the target",
             key_place(subject.config, "head_dim"),
         )
 
@@ -740,7 +739,7 @@ RULES = (
         "EGL214",
         "beyond-float16",
         "warning",
-        lambda subject: _large(subject, HALF, SQUARES, "; float16 ends at 65504"),
+        lambda subject: _large(subject, HALF, SQUARES, "; float16's largest number is 65504"),
         """Every weight fits into float16.
 
     Served with --dtype float16, or by kernels that support nothing else, a number above 65504 becomes
@@ -753,7 +752,7 @@ RULES = (
         "EGL215",
         "overflowing",
         "error",
-        lambda subject: _large(subject, SQUARES, float("inf"), ", whose square no float32 holds"),
+        lambda subject: _large(subject, SQUARES, float("inf"), ", whose square overflows float32"),
         """No weight is so large that its square overflows float32.
 
     Norms square their inputs. A number beyond 1.8e19 comes from a flipped bit, a wrong dtype or
