@@ -196,7 +196,7 @@ def test_the_default_layers_are_known_by_the_targets_depth(tmp_path: Path) -> No
     unstated = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
     a, b = two(tmp_path, {}, unstated)
     assert "--target" in unknown(diff(a, b), "boundaries")
-    assert call("diff", a, b).out.startswith("could not look: nothing differs that is known")
+    assert call("diff", a, b).out.startswith("could not look: no known fact differs")
     assert diff(a, b, "--target", str(TARGET))["verdict"] == "equal"  # 8 layers: 2, 4, 5
     deep = tmp_path / "config.json"
     deep.write_text('{"num_hidden_layers": 9, "hidden_size": 16, "vocab_size": 64}')
@@ -419,7 +419,7 @@ def test_headers_tell_meaning_and_shapes(tmp_path: Path) -> None:
     states = {"norm.weight": "dtype", "embed_tokens.weight": "only-a"}
     assert {name: state for name, state in pairs(document).items() if state != "not-compared"} == states
     assert call("diff", a, b, "--headers-only").out.startswith(
-        "fail: differs: two drafters, by 1 fact and 2 tensors; values were not"
+        "fail: differs: two drafters, which differ in 1 fact and 2 tensors; values were not"
     )
 
 

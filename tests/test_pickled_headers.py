@@ -68,8 +68,8 @@ def test_looking_imports_no_torch(tmp_path: Path) -> None:
     code = "from eaglectl.cli import run; run(['inspect', {0!r}])"
     code += "; run(['validate', {0!r}, '--headers-only']); run(['diff', {0!r}, {0!r}, '--headers-only'])"
     assert "torch" not in loaded_after(code.format(str(folder)))
-    assert "copied to a temporary folder" in call("validate", "-v", folder).out
-    assert "copied to a temporary folder" not in call("validate", "-v", folder, "--headers-only").out
+    assert "eaglectl copied them to a temporary" in call("validate", "-v", folder).out
+    assert "eaglectl copied them to a temporary" not in call("validate", "-v", folder, "--headers-only").out
     assert contents(folder) == before
 
 

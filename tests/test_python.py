@@ -57,9 +57,9 @@ def test_a_result_is_a_few_lines_and_in_a_notebook_its_page_apart_from_its_own_s
 
 
 def test_a_result_without_a_document_is_refused() -> None:
-    with pytest.raises(TypeError, match="it was given Inspection, Report"):
+    with pytest.raises(TypeError, match="got Inspection, Report"):
         eaglectl.render_json(eaglectl.validate(TINY), eaglectl.inspect(TINY))
-    with pytest.raises(TypeError, match="it was given nothing"):
+    with pytest.raises(TypeError, match="got nothing"):
         eaglectl.render_json()
 
 

@@ -200,8 +200,6 @@ VERBS = re.compile(
 WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
     {
         "eaglectl/report/acceptance.py",
-        "eaglectl/report/findings.py",
-        "eaglectl/report/inspection.py",
         "eaglectl/run/diagnosis.py",
         "eaglectl/run/probes.py",
     }
@@ -209,8 +207,6 @@ WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
 WITHOUT_VERBS: frozenset[str] = frozenset(
     {
         "eaglectl/report/acceptance.py",
-        "eaglectl/report/findings.py",
-        "eaglectl/report/inspection.py",
         "eaglectl/run/diagnosis.py",
         "eaglectl/run/probes.py",
     }

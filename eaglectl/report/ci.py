@@ -21,7 +21,7 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 
 def required_reasons(report: Report) -> Iterator[tuple[Rule, str]]:
-    """Yield why required rules could not look: the first rule of each reason, and of how many it is."""
+    """Yield why required rules could not look: each reason with its first rule, and the count of rules."""
     required = (unchecked for unchecked in report.unchecked if unchecked.is_required)
     for reason, rules in grouped((unchecked.reason, unchecked.rule) for unchecked in required).items():
         last = rules[-1]
@@ -76,8 +76,8 @@ def _command(level: str, place: Place, title: str, message: str) -> str:
 def junit(reports: Sequence[Report]) -> str:
     """Return JUnit XML: one test suite for each checkpoint, one test case for each rule.
 
-    A rule that could not look is skipped; of those that the policy requires and that could not for one
-    reason the first is an error. Nothing that could be read is an error too.
+    A rule that could not look is skipped. Of required rules that could not look for the same reason, the
+    first is an error. A checkpoint that could not be read is an error too.
     """
     root = Element("testsuites", {"name": "eaglectl validate"})
     for report in reports:
@@ -184,7 +184,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": f"{rule.summary} {rule.why}"},
         "help": {"text": f"{rule.why}\n\nFix: {rule.fix}", "markdown": f"{rule.why}\n\n**Fix:** {rule.fix}"},
-        # a viewer can follow an absolute address alone
+        # a viewer can follow only an absolute address
         **({"helpUri": url} if url.startswith(("https://", "http://")) else {}),
         "defaultConfiguration": {"level": rule.severity},
         "properties": {"tags": [rule.family, *filter(None, [rule.engines])]},
@@ -255,5 +255,5 @@ def _location(place: Place) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Return text in which a viewer finds no Markdown link, as names come from files."""
+    """Return text without Markdown links, which names in files could otherwise make."""
     return printable(text).replace("](", "] (")

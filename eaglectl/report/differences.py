@@ -54,11 +54,11 @@ KEYS_OF: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",),
     "aux": ("num_aux_hidden_states",),
 }
-SPELLING = "no reason by itself to call it another drafter"
+SPELLING = "these differences alone do not make it another drafter"
 
 
 def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Outline:
-    """Return the verdict, facts and tensors that differ, and the spelling; `is_whole`: all is shown."""
+    """Return the verdict, the facts and tensors that differ, and the spelling; all of them if `is_whole`."""
     lines: list[Line] = []
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         producer, nbytes = by_name(side.drafter.producer).title, size(side.checkpoint.nbytes)
@@ -67,7 +67,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     states = Counter(fact.state for fact in comparison.facts)
     counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
     remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
-    # biases of zeros on one side too
+    # with zero biases that only one side has
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section(
@@ -142,7 +142,7 @@ def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
 
 
 def _spelled_keys(comparison: Comparison) -> list[Written]:
-    # a key of a fact that differs is no mere spelling
+    # without the keys of facts that differ, which are more than spelling
     names = [fact.name for fact in comparison.facts if fact.state == FactState.DIFFERS]
     meant = {key for name in names for key in KEYS_OF.get(name, (name,))}
     return [key for key in comparison.spelling.keys if not meant & set(key.name.split("."))]
@@ -171,7 +171,7 @@ def _meaning(comparison: Comparison) -> str:
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     if comparison.verdict != comparison.meaning:
         return "; ".join(
-            f"the same drafter, and as stored no engine accepts a token of {letter}: {rule} {text}"
+            f"the same drafter, but as stored no engine accepts a draft token of {letter}: {rule} {text}"
             for letter, side_faults, others in zip(
                 "AB", comparison.errors, comparison.errors[::-1], strict=True
             )
@@ -185,17 +185,17 @@ def _meaning(comparison: Comparison) -> str:
             return f"nothing differs in config and headers{unread}"
         case DiffVerdict.COULD_NOT_LOOK:
             open_facts = plural(states[FactState.UNKNOWN], "fact")
-            return f"nothing differs that is known, and {open_facts} must be asked for{unread}"
+            return f"no known fact differs, but {open_facts} cannot be read from the files{unread}"
     counts = (
         (states[FactState.DIFFERS], "fact"),
         (sum(pair.differs for pair in comparison.tensors), "tensor"),
     )
     by = " and ".join(plural(count, word) for count, word in counts if count)
-    return f"two drafters, by {by}{unread}"
+    return f"two drafters, which differ in {by}{unread}"
 
 
 def _fact_rows(comparison: Comparison) -> list[tuple[Line, ...]]:
-    """Facts that are not plainly equal: each with its values, its state unless they differ, and why."""
+    """Return the facts that are not plainly equal: values, the state unless they differ, and the reason."""
     rows: list[tuple[Line, ...]] = []
     for fact in comparison.facts:
         if fact.state != FactState.EQUAL or fact.why:
@@ -211,7 +211,7 @@ def _count_tensors(comparison: Comparison) -> str:
     counts = (
         (states[TensorState.EQUAL], "equal"),
         (sum(pair.differs for pair in comparison.tensors), "differ"),
-        (states[TensorState.NOT_COMPARED], "of one shape and dtype, values not compared"),
+        (states[TensorState.NOT_COMPARED], "of equal shape and dtype, values not compared"),
     )
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 

@@ -71,8 +71,8 @@ RESULTS = {
 # whose results can share a document, which a function makes
 SHARED = ("eaglectl/inspect/1", "eaglectl/validate/1")
 EXPECTED = (
-    "one value that a function of eaglectl returned was expected, or several of inspect, or of validate, for"
-    " a JSON document or a page"
+    "a JSON document or a page needs one result of a function of eaglectl, or several results of inspect or"
+    " of validate"
 )
 
 
@@ -115,7 +115,7 @@ def plain(value: Any, parts: Parts) -> Any:
 
 
 def as_json(document: Any) -> str:
-    """Return the text of a document: every value whole, in ASCII, with no command of a CI system in it."""
+    """Return the text of a document: every value complete, in ASCII, without commands of CI systems."""
     return re.sub(OTHER, _escape, json.dumps(plain(document, {}), indent=2, ensure_ascii=False))
 
 
@@ -127,12 +127,12 @@ def _escape(character: re.Match[str]) -> str:
 
 
 def error_part(kind: str, exit_code: int, message: str) -> dict[str, Any]:
-    """Return what a document says of an error."""
+    """Return an error as keys of a document."""
     return {"kind": kind, "exit_code": exit_code, "message": message}
 
 
 def error_document(error: EaglectlError) -> dict[str, Any]:
-    """Return what any command prints with --json when it stops."""
+    """Return the document that any command prints with --json when it stops."""
     return document("eaglectl/error/1", error_part(error.kind, error.exit_code, str(error)))
 
 
@@ -152,7 +152,7 @@ def _registered(results: Sequence[Any], column: int) -> tuple[str, Any]:
     entry = entries.pop() if len(entries) == 1 else ("", "", "")
     if not entry[column] or (len(results) > 1 and entry[0] not in SHARED):
         types = ", ".join(sorted({type(result).__name__ for result in results})) or "nothing"
-        raise TypeError(f"{EXPECTED}; it was given {types}")
+        raise TypeError(f"{EXPECTED}; got {types}")
     module, _, name = entry[column].rpartition(".")
     return entry[0], getattr(import_module(f"eaglectl.{module}"), name)
 

@@ -51,18 +51,18 @@ from eaglectl.verdicts import CheckVerdict, first_word
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
 DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
-COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
+COPIED = "the weights are pickles: eaglectl copied them to a temporary folder and ran no code in them"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
 # the most findings without -v
 MOST_SHOWN = 3
 USUAL_POLICY = "fails on error; policy: built in"
-# rules that find no drafter at all
+# rules that report that there is no drafter
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
 
 
 def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Outline:
-    """Each checkpoint with its verdict and its first findings, then totals; if quiet, only what fails."""
+    """Return each checkpoint's verdict and first findings, then totals; if quiet, only what fails."""
     verdict, parts = toned(overall_verdict(reports)), [_part(report, is_quiet=is_quiet) for report in reports]
     totals, policy = total(reports), _policy_line(reports)
     lead = (Words(totals, "strong"), " ", Words(f"({policy})", "quiet"))
@@ -73,7 +73,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
         repair
         for report, part in zip(reports, parts, strict=True)
         for repair in _repairs(
-            [each for each in _first(report, is_quiet=is_quiet) if is_quiet or _is_worse(each)],
+            [finding for finding in _first(report, is_quiet=is_quiet) if is_quiet or _is_worse(finding)],
             part.next if len(reports) == 1 else "",
         )
     ]
@@ -89,19 +89,19 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
     named = () if report.default_engines else report.releases
     words = unserved_words((verdict.outcome, verdict) for verdict in named)
     head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}", *words)
-    shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
-    is_told = report.verdict == CheckVerdict.PASS or (shown and not report.problem)
-    cause = [] if is_quiet and is_told else _causes(report, shown)
-    cause += _ahead(report) if command else []
-    sections = [choice_section(report.following), _findings(report, shown)]
+    first, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
+    is_explained = report.verdict == CheckVerdict.PASS or (first and not report.problem)
+    cause = [] if is_quiet and is_explained else _causes(report, first)
+    cause += _losses(report) if command else []
+    sections = [choice_section(report.following), _findings(report, first)]
     if not is_quiet and not _is_unreadable(report):
-        sections += [replace(section, is_more=True) for section in _more(report, shown)]
+        sections += [replace(section, is_more=True) for section in _more(report, first)]
     verdict = toned(report.verdict)
     return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
-def _ahead(report: Report) -> Iterator[Line]:
-    """What the next command loses."""
+def _losses(report: Report) -> Iterator[Line]:
+    """Yield which engines no longer run the drafter as trained after the next command."""
     lost = [step.lost for change in report.changes for step in change.steps if step.lost]
     yield from (f"after the next command {engines} will not run it as trained" for engines in lost[:1])
 
@@ -140,21 +140,21 @@ def _suppressions(report: Report) -> Iterator[Section]:
             yield Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
 
 
-def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
-    """What the engine releases do, and what is not known, where no finding that is `shown` says so."""
+def _causes(report: Report, first: Sequence[Finding]) -> list[Line]:
+    """Return what the engine releases do, and the gaps that none of the `first` findings states."""
     if _is_unreadable(report) or report.skipped:
         problem = report.problem and f"could not be read: {report.problem}"
         return [text for text in (problem, report.skipped) if text]
-    stated = {finding.match.key or finding.rule.id for finding in shown}
+    keys = {finding.match.key or finding.rule.id for finding in first}
     gaps: dict[str, str] = {}
     for key, gap in _gaps(report):
         gaps.setdefault(key, gap)
     causes: list[Line] = [answer_line(report.releases, report.trained)] if report.releases else []
-    return [*causes, *[gap for key, gap in gaps.items() if key not in stated][:MOST_CAUSES]]
+    return [*causes, *[gap for key, gap in gaps.items() if key not in keys][:MOST_CAUSES]]
 
 
 def _gaps(report: Report) -> Iterator[tuple[str, str]]:
-    """Why required rules could not look, and the faults in engine releases that no rule reports."""
+    """Yield why required rules could not look, and the faults of engine releases that no rule reports."""
     yield from ((gap.key, f"could not look: {gap.reason}") for gap in report.unchecked if gap.is_required)
     for verdict in report.releases:
         if not verdict.rules and not verdict.outcome.is_served:
@@ -164,9 +164,9 @@ def _gaps(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _first(report: Report, *, is_quiet: bool) -> list[Finding]:
-    """The findings that are shown without -v: the worst, of each rule the first; else notes.
+    """Return the findings to show without -v: the first of each rule, without notes unless all are notes.
 
-    If quiet, all that fail.
+    If quiet, return all that fail.
     """
     if is_quiet:
         return [finding for finding in report.findings if finding.fails(report.fail_on)]
@@ -219,8 +219,8 @@ def _is_worse(finding: Finding) -> bool:
 
 
 def _unchecked(report: Report) -> Section:
-    """The reasons why rules could not look, those that the policy requires first."""
-    groups = grouped(((each.is_required, each.reason), each.rule.id) for each in report.unchecked)
+    """Return the reasons why rules could not look, those of required rules first."""
+    groups = grouped(((gap.is_required, gap.reason), gap.rule.id) for gap in report.unchecked)
     rows = [
         (plural(len(ids), "rule"), f"{reason}{' (required)' * is_required} ({', '.join(ids)})")
         for (is_required, reason), ids in sorted(
@@ -299,15 +299,15 @@ def _policy_line(reports: Sequence[Report]) -> str:
 
 
 def _why_judged(report: Report) -> str:
-    """The releases judged that nobody named, why, and how to name others; "" for none."""
+    """Return the releases judged by default, why, and how to name others; "" if there are none."""
     if not report.releases or not report.default_engines:
         return ""
     by_reason = grouped((why, release.replace("==", " ")) for release, why in report.default_engines)
     releases = ", ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
     engine = report.default_engines[0][0].partition("==")[0]
     return (
-        f"judged by default for {releases}; --engine {engine} judges for that one, --no-engines by the rules"
-        " alone"
+        f"judged by default for {releases}; --engine {engine} judges only for {engine}, --no-engines only by"
+        " rules"
     )
 
 
@@ -319,14 +319,14 @@ def _reason(suppression: Suppression) -> str:
 
 def rule_url(rule: Rule) -> str:
     """Return where a rule is documented: $EAGLECTL_DOCS_URL, the repository, or else a command."""
-    known = repository()
-    page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else "")
+    address = repository()
+    page = os.environ.get(DOCS_VARIABLE) or (f"{address}/blob/HEAD/{DOCS}" if address else "")
     return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}" if page else f"eaglectl rules {rule.id}"
 
 
-# characters of the keys that lead to a place, of which findings name far fewer
+# the most characters in the path of a key; findings name far shorter paths
 MAX_PLACE = 4096
-# strings, those that are followed by a colon as keys, and brackets
+# strings (a string with a colon behind it is a key) and brackets
 DECODER = json.JSONDecoder(strict=False)
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]', re.DOTALL)
 
@@ -429,7 +429,7 @@ def key_offset(text: str, key: str) -> int | None:
 
 @lru_cache(maxsize=4)
 def _key_offsets(text: str) -> Mapping[str, int]:
-    # by path; of one that is longer than any that a finding names, none
+    # by path, without paths longer than MAX_PLACE
     offsets: dict[str, int] = {}
     path: list[str] = []  # the last key of each open object; no path has that of a list
     try:

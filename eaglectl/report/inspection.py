@@ -1,4 +1,4 @@
-"""An inspection as sections: what engines do with a checkpoint, and what it is; and its keys in documents."""
+"""An inspection as sections (what engines do with a checkpoint, and its facts) and as keys of documents."""
 
 import math
 import os
@@ -49,10 +49,10 @@ from eaglectl.results import FailedSource, Inspection
 from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
-# whether an engine captures what was trained on
+# whether an engine captures the trained layers
 AS_TRAINED = {True: Words("yes", "good"), False: Words("no", "bad"), None: Words("unknown", "doubt")}
 LEVELS = ("problem", "question", "warning", "note")
-# of the facts on a drafter, those that are always shown
+# how many facts on a drafter are shown without -v
 SHORT = 5
 # the most notes that are shown to people
 MOST_NOTES = 20
@@ -68,7 +68,7 @@ FROM_TARGET = "the target's (none in the file)"
 
 
 def inspection_outline(inspection: Inspection) -> Outline:
-    """What engines do with one checkpoint, what to run next, and what it is.
+    """Return what engines do with one checkpoint, what to run next, and the checkpoint's facts.
 
     The engines are those of --engine, else vLLM and SGLang.
     """
@@ -98,14 +98,14 @@ def inspection_outline(inspection: Inspection) -> Outline:
         answer,
         first_line(_worst(verdicts), *answer),
         sections,
-        [f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == published],
+        [f"{verdict.outcome}: {verdict.reasons[0]}" for verdict in verdicts if verdict.outcome == published],
         cause=_cause(inspection, verdicts, command),
         next=command,
     )
 
 
 def _worst(verdicts: Sequence[Verdict]) -> CheckVerdict:
-    """What engine releases do in all: fail where one does, else could not look where that is open of one."""
+    """Return the worst check of all verdicts; COULD_NOT_LOOK without verdicts."""
     checks = {verdict.outcome.check for verdict in verdicts}
     order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS)
     return next((check for check in order if check in checks), CheckVerdict.COULD_NOT_LOOK)
@@ -125,23 +125,23 @@ def _is_shown(inspection: Inspection, engine: str) -> bool:
 
 
 def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
-    """Why these releases do not run it as trained, each reason once, and why no conversion mends it.
+    """Return why these releases do not run it as trained, each reason once, and why no conversion helps.
 
-    Questions come first. Layers that are read otherwise stand in the first line already.
+    Questions come first. Reasons about other layers are left out: the first line states them.
     """
     reasons, following = _reasons(verdicts), inspection.following
     questions = _questions(inspection)
     keys = {reason: key for verdict in verdicts for key, reason in verdict.keyed_reasons}
-    asked = [questions[keys[reason]] for reason in reasons if keys[reason] in questions]
+    first = [questions[keys[reason]] for reason in reasons if keys[reason] in questions]
     others = [
         f"{engine_names(group)}: {text}" for text, group in reasons.items() if keys[text] not in questions
     ]
     if command != inspection.validate:
-        asked = asked or list(questions.values())[:1]
+        first = first or list(questions.values())[:1]
         is_stated = {keys[reason] for reason in reasons}.issuperset(following.keys or (following.why,))
         others += [following.why] if following.why and not is_stated else []
-    lines: list[Line] = [*asked, *others]
-    if following.choices:  # they take the lines; what else there is stands under -v
+    lines: list[Line] = [*first, *others]
+    if following.choices:  # the choices need the lines; -v shows the other reasons
         return lines[:1]
     if len(lines) > MOST_CAUSES:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
@@ -150,7 +150,7 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
 
 
 def _questions(inspection: Inspection) -> dict[str, str]:
-    """Open questions by key, with the options that answer them where no choices follow."""
+    """Return open questions by key, with the options that answer them unless choices follow."""
     notes, has_choices = inspection.drafter.notes_at("question"), inspection.following.choices
     return {
         note.key: note.why if has_choices else f"{note.why}; pass {options(note.choices)}" for note in notes
@@ -158,7 +158,7 @@ def _questions(inspection: Inspection) -> dict[str, str]:
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts of each reason, without the reasons that the first line says."""
+    """Return the verdicts by reason, without the reasons that the first line states."""
     return grouped(
         (reason, verdict)
         for verdict in verdicts
@@ -168,46 +168,46 @@ def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
-    """What to run next: what reads the weights too; of what is not served, a repair."""
+    """Return the next command: `validate` if the newest release serves it, else a conversion."""
     newest = [verdict for verdict in verdicts if verdict.engine == verdicts[0].engine][-1:]
     is_served = any(verdict.outcome.is_served for verdict in newest)
     return inspection.validate if is_served else inspection.following.command
 
 
 def _others(inspection: Inspection) -> Sequence[Line]:
-    """What the engines do that are not asked for, in a line; none where some are."""
+    """Return one line on the engines that are not judged; nothing if engines were requested."""
     if inspection.requested:
         return []
     others = [verdict for verdict in _latest(inspection).values() if verdict not in _judged(inspection)]
     outcomes = [(verdict.outcome, engine_names([verdict])) for verdict in others]
-    engines, shown = _runner_labels(), _on_other_layers(inspection)
+    engines, on_other_layers = _runner_labels(), _on_other_layers(inspection)
     unread = [
         (
             "on other layers" if captured.same_as(inspection.drafter.aux) is False else "not judged",
             captured.engine,
         )
         for captured in inspection.captured_layers
-        if captured.engine not in engines and captured not in shown
+        if captured.engine not in engines and captured not in on_other_layers
     ]
     return also_line([*outcomes, *unread])
 
 
 def _on_other_layers(inspection: Inspection) -> list[CapturedLayers]:
-    """What engines without judged releases capture that was not trained, where the judged ones serve it."""
+    """Return the untrained layers that other engines capture, if all judged releases serve the drafter."""
     if inspection.requested or not all(verdict.outcome.is_served for verdict in _judged(inspection)):
         return []
     engines, aux = _runner_labels(), inspection.drafter.aux
     return [
-        each
-        for each in inspection.captured_layers
-        if each.engine not in engines and each.same_as(aux) is False
+        captured
+        for captured in inspection.captured_layers
+        if captured.engine not in engines and captured.same_as(aux) is False
     ]
 
 
 def _beside(inspection: Inspection) -> Iterator[Section]:
-    """The engines that capture other layers, with their settings, and what raises a coverage."""
+    """Yield the engines that capture other layers, with their settings, and commands for more coverage."""
     if captured := _on_other_layers(inspection):
-        rows = [_aux_row(each, inspection)[:-1] for each in captured]
+        rows = [_aux_row(layers, inspection)[:-1] for layers in captured]
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
         yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)], has_heading=False)
     if inspection.coverage and inspection.coverage.commands:
@@ -223,7 +223,7 @@ def _runner_labels() -> Mapping[str, str]:
 
 
 def aux_section(inspection: Inspection) -> Section:
-    """Which layers were trained on, and which ones each engine captures."""
+    """Return the trained layers, and those that each engine captures."""
     engines = _runner_labels()
     captured = [
         layers
@@ -236,9 +236,9 @@ def aux_section(inspection: Inspection) -> Section:
 
 
 def inspections_outline(results: Sequence[Inspection | FailedSource]) -> Outline:
-    """The answer of each source under its name, or why there is none, then the number inspected.
+    """Return the answer for each source, or why there is none, then the count of inspected sources.
 
-    Of one inspection, its answer alone.
+    For a single inspection, return only its answer.
     """
     outlines = []
     if len(results) == 1 and isinstance(results[0], Inspection):
@@ -281,7 +281,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
     if Feature.QK_NORM in drafter.features():
         network.append("q/k norms")
     target, covered = drafter.target, []
-    # a path that was given is known, and can be longer than a line
+    # the user knows a path that was given, and it can be longer than a line
     how = target.origin or (GIVEN if inspection.target else "")
     depth = f"{target.depth} layers" if target.depth else None
     if coverage:
@@ -352,7 +352,7 @@ def _aux_row(captured: CapturedLayers, inspection: Inspection) -> tuple[Line, ..
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:
-    """Return notes, the most urgent first; of many, the first and how many more there are."""
+    """Return notes, the most urgent first; at most MOST_NOTES, and a note with the count of the others."""
     every = sorted(notes, key=lambda note: LEVELS.index(note.level))
     rest = len(every) - MOST_NOTES
     more = [Note("note", "", f"and {rest:,} more; --json lists all")] if rest > 0 else []
@@ -456,7 +456,7 @@ PARTS: Parts = {
 
 
 def inspect_document(results: Sequence[Inspection | FailedSource]) -> dict[str, Any]:
-    """Return eaglectl/inspect/1, in which one result stands without a list; in a list each has its path."""
+    """Return eaglectl/inspect/1: a single result without a list; in a list each result has its path."""
     if len(results) == 1 and isinstance(results[0], Inspection):
         return document("eaglectl/inspect/1", part(results[0], PARTS))
     entries: list[dict[str, Any]] = []

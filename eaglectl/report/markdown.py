@@ -68,7 +68,7 @@ def _section(section: Section, level: int) -> Iterator[str]:
 
 
 def _block(block: Block) -> list[str]:
-    """Return the lines of a block after an empty one; none of a block for the terminal only."""
+    """Return an empty line and the lines of a block; nothing for a block that only the terminal shows."""
     lines: list[str] = []
     match block:
         case Pairs():
@@ -133,7 +133,7 @@ def _span(part: str | Words, *, is_cell: bool) -> str:
 
 
 def _prose(text: str, *, is_cell: bool = False) -> str:
-    """Return a sentence with `code` in it kept as code, and all else as it is written."""
+    """Return a sentence with its `code` as code, and the rest escaped to be shown literally."""
     parts = printable(text).split("`")
     if len(parts) % 2 == 0 or not all(parts[1::2]):
         return as_markdown(text)
@@ -144,7 +144,7 @@ def _prose(text: str, *, is_cell: bool = False) -> str:
 
 
 def _code(text: str, *, is_cell: bool = False) -> str:
-    """Return a name as code, in a cell with its strokes escaped; one that holds a backtick as text."""
+    """Return a name as code, in a cell with `|` escaped; a name with a backtick as text."""
     if not text or "`" in text:
         return as_markdown(text)
     return f"`{printable(text).replace('|', STROKE) if is_cell else printable(text)}`"

@@ -1,4 +1,4 @@
-"""The formats of --output: each loads its own module, and files are checked before anything is judged."""
+"""The formats of --output: each loads its own module, and paths are checked before anything is judged."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ FORMATS = ("text", "json", *WRITTEN, "markdown")
 
 
 def render(name: str, reports: "Sequence[Report]") -> str:
-    """Return the reports in one format; the modules of the others are not loaded."""
+    """Return the reports in one format; modules of other formats are not loaded."""
     if name in WRITTEN:
         from eaglectl.report import ci
 
@@ -39,13 +39,13 @@ def render(name: str, reports: "Sequence[Report]") -> str:
 
 
 def parse_outputs(texts: Sequence[str]) -> Outputs:
-    """Parse `FORMAT=FILE` of --output, and check the files before anything is judged. Raises UsageError."""
+    """Parse `FORMAT=FILE` of --output, and check the paths before anything is judged. Raises UsageError."""
     outputs: list[tuple[str, Path]] = []
     for text in texts:
         name, _, file = text.partition("=")
         if name not in FORMATS or not file:
             raise UsageError(
-                f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}",
+                f"--output {text}: expected FORMAT=FILE; FORMAT is one of {', '.join(FORMATS)}",
                 options=("--output",),
             )
         outputs.append((name, parse_output("--output", text, file, outputs, "report")))
@@ -53,7 +53,7 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
 
 
 def write_outputs(outputs: Outputs, reports: "Sequence[Report]") -> None:
-    """Write every report. Raises UnreadableError, after the last, for those that cannot be written."""
+    """Write every report, then raise UnreadableError for those that could not be written."""
     problems = []
     for name, path in outputs:
         try:

@@ -1,9 +1,9 @@
-"""A result as sections: what it says is stated once, and each medium writes it in its own way.
+"""A result as sections, which are the same for all media; each medium has its own writer.
 
 Every report has one order, the answer first (`Outline`):
 
 1. `head`: the verdict in words, with its number or its engine release, in one line;
-2. `cause`: what makes it so;
+2. `cause`: the reasons for the verdict;
 3. `next`: the one command to run next, complete;
 4. `sections` that support it, at most SUPPORT lines at 80 columns;
 5. `sections` with `is_more`: the rest, which a terminal shows with -v, and Markdown, pages and files always;
@@ -23,12 +23,12 @@ Key = TypeVar("Key")
 Item = TypeVar("Item")
 # "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
 Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
-# where a part is shown: everywhere, or in one medium alone
+# where a part is shown: everywhere, or only in one medium
 Medium = Literal["", "terminal", "markdown"]
 
 # the most lines of a terminal of 80 columns that support an answer
 SUPPORT = 15
-# the most lines of a list that is as long as a checkpoint makes it
+# the most lines of a list whose length depends on the checkpoint
 MOST_LINES = 40
 # of verdicts and severities
 TONES: Mapping[str, Tone] = {
@@ -95,7 +95,7 @@ class Remarks(Struct, frozen=True):
 class Lines(Struct, frozen=True):
     """Sentences, one a line; `is_list`: they are a list of equal members.
 
-    `is_unbroken`: the terminal breaks none, as a path or a command in it may be copied.
+    `is_unbroken`: the terminal does not wrap them, so that paths and commands can be copied.
     """
 
     lines: Sequence[Line]
@@ -104,15 +104,15 @@ class Lines(Struct, frozen=True):
 
 
 class Commands(Struct, frozen=True):
-    """Commands to copy, each with what it is for, or ""."""
+    """Commands to copy, each with its purpose, or ""."""
 
     rows: Sequence[tuple[str, str]]
 
 
 class Entry(Struct, frozen=True):
-    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix.
+    """A finding: its severity, its rule and place, the engines concerned, a sentence, and the fix.
 
-    `code` is what it judges, as the file has it; fixes stand beside findings in Markdown alone.
+    `code` is the line of the file that it judges. Only Markdown shows fixes beside findings.
     """
 
     word: Words
@@ -134,10 +134,10 @@ Block = Pairs | Table | Remarks | Lines | Commands | Entries
 
 
 class Section(Struct, frozen=True):
-    """Blocks under a title, and what they are about.
+    """Blocks under a title; `about` describes them.
 
-    `has_heading`: False where the terminal shows the blocks right below what stands before them. `is_more`:
-    it shows them with -v alone.
+    Without `has_heading`, the terminal shows the blocks without a title. With `is_more`, it shows them only
+    with -v.
     """
 
     title: str
@@ -151,9 +151,9 @@ class Section(Struct, frozen=True):
 class Outline(Struct, frozen=True):
     """A result as sections, for one source or (`parts`) for several.
 
-    `head` and `last` are the first line and the last ones on the terminal; Markdown has `verdict`, `subject`
-    and `lead` in place of them. `cause` and the command `next` follow the first line everywhere. `is_dense`:
-    the terminal shows no empty lines around them.
+    `head` and `last` are the first line and the last lines on the terminal; Markdown has `verdict`, `subject`
+    and `lead` instead. `cause` and the command `next` follow the first line everywhere. With `is_dense`, the
+    terminal shows no empty lines around them.
     """
 
     command: str
@@ -191,7 +191,7 @@ def toned(verdict: str) -> Words:
 
 
 def first_line(verdict: str, *parts: str | Words) -> Line:
-    """Return the first line of a command's text: its word for the verdict once, and a sentence."""
+    """Return the first line of a command's text: the word for the verdict, and a sentence without it."""
     word = first_word(verdict)
     first = parts[0] if parts else ""
     # a name of a checkpoint, which may be such a word, is strong
@@ -201,7 +201,7 @@ def first_line(verdict: str, *parts: str | Words) -> Line:
 
 
 def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Return the items of each key, in the order in which the keys come first."""
+    """Return the items of each key, in the order in which the keys first occur."""
     groups: dict[Key, list[Item]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)

@@ -76,7 +76,7 @@ INDENT, ENTRY_INDENT = 2, 10
 
 
 class Text(RichText):
-    """Text in one style or several, safe to show; rich itself would drop some control characters unseen."""
+    """Text in one or several styles, safe to show; rich itself silently drops some control characters."""
 
     def __init__(self, text: str = "", style: str | Style = "", **options: Any) -> None:
         super().__init__(printable(text), style, **options)
@@ -126,7 +126,7 @@ Content = str | RichText | RichTable | Padding
 
 
 class Console:
-    """Prints to a console of rich, and nothing but text that is safe to show."""
+    """Prints to a console of rich, only text that is safe to show."""
 
     def __init__(self, console: RichConsole) -> None:
         self._console, self.width = console, console.width
@@ -137,7 +137,7 @@ class Console:
 
 
 def safe(content: object) -> RichText | RichTable | Padding:
-    """Return the content with all of its text safe to show. Raises TypeError for what it cannot look into."""
+    """Return the content with all of its text safe to show. Raises TypeError for an unknown type."""
     match content:
         case str():
             return Text(content)
@@ -192,7 +192,7 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
 
 
 def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[str]:
-    """Print a result but for its last lines, and return the titles of what is left out."""
+    """Print a result without its last lines, and return the titles of the sections left out."""
     if outline.head:
         # not broken where no width is enough: commands may be copied from it
         longest = max(map(len, plain(outline.head).split()))
@@ -218,7 +218,7 @@ def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[
 
 
 def print_section(console: Console, section: Section, *, is_first: bool = False) -> None:
-    """Print the blocks of a section that a terminal shows, under its title; nothing `is_first` above it."""
+    """Print a section's blocks for the terminal under its title; with `is_first`, no empty line above it."""
     if section.has_heading:
         if not is_first:
             console.print()
@@ -282,7 +282,7 @@ def _print_table(console: Console, block: Table) -> None:
 
 
 def filled_table(head: Sequence[str], rows: Iterable[Sequence[Content]], *, is_whole: bool = False) -> Grid:
-    """Return a table of the first of these rows and the number of the rest, or of all (`is_whole`)."""
+    """Return a table of the first rows and the count of the others; of all rows if `is_whole`."""
     filled = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for title in head:
         filled.add_column(title, overflow="fold")
@@ -313,7 +313,7 @@ def _print_remarks(console: Console, block: Remarks) -> None:
 
 
 def _print_commands(console: Console, block: Commands, columns: int = INDENT) -> None:
-    """Print each on one line, which a terminal wraps and copies whole."""
+    """Print each command on one line, which a terminal wraps and copies as one."""
     width = max((len(label) for label, _ in block.rows), default=0)
     for label, command in block.rows:
         start = f"{' ' * columns}{label:<{width}}{'  ' if width else ''}"

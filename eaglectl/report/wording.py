@@ -15,24 +15,24 @@ from eaglectl.verdicts import ServedAs
 
 # the most reasons under the first line, without -v
 MOST_CAUSES = 2
-# the most answers that are shown to people
+# the most conversions to choose from that are shown
 MOST_CHOICES = 12
-# of a command with what it gives behind it, in columns of a terminal
+# the most columns of a command with a comment on its line
 MOST_COLUMNS = 100
 LONGEST_VALUE = 60
 UNITS = ("B", "kB", "MB", "GB", "TB")
 PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
-# what stands in the commands of engines for files that are not known
+# placeholders in the commands of engines, for files that are not known
 PLACEHOLDERS = {
     "TARGET": "TARGET is the target's folder",
-    "TARGET.gguf": "TARGET.gguf is the target's, by llama.cpp's convert_hf_to_gguf.py",
-    "DRAFTER.gguf": "DRAFTER.gguf is the drafter's",
+    "TARGET.gguf": "TARGET.gguf is the target, converted by llama.cpp's convert_hf_to_gguf.py",
+    "DRAFTER.gguf": "DRAFTER.gguf is the drafter, converted",
 }
-# what engine releases do, in words; of several, "run" in the place of "runs"
+# what engine releases do, in words; for several releases "runs" becomes "run"
 ANSWERS = {
     ServedAs.AS_TRAINED: "{} runs it as trained",
     ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
-    ServedAs.DIFFERS: "{} runs it otherwise than it was trained",
+    ServedAs.DIFFERS: "{} runs it differently than it was trained",
     ServedAs.FAILS: "{} does not start with it",
     ServedAs.UNKNOWN: "it is not known whether {} runs it as trained",
 }
@@ -51,9 +51,9 @@ NOT_SERVED = {
 
 
 def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None) -> tuple[str | Words, ...]:
-    """Return what engine releases do in words, those of one outcome together: the first line of a report.
+    """Return the first line of a report: what engine releases do, grouped by outcome.
 
-    `trained` are the boundaries that the drafter was trained on, where they are known.
+    `trained` are the boundaries that the drafter was trained on, if known.
     """
     parts: list[str | Words] = []
     groups = grouped(
@@ -74,7 +74,7 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None) -> t
 
 
 def unserved_words(states: Iterable[tuple[ServedAs, Verdict | EngineReadiness]]) -> list[Words]:
-    """Return which of the releases that were asked for do not serve the drafter, for the first line."""
+    """Return which requested releases do not serve the drafter, for the first line."""
     groups = grouped(state for state in states if not state[0].is_served)
     return [
         Words(f"; {NOT_SERVED[outcome]} by {engine_names(group)}", OUTCOME_TONES[outcome])
@@ -83,7 +83,7 @@ def unserved_words(states: Iterable[tuple[ServedAs, Verdict | EngineReadiness]])
 
 
 def remarks(verdict: Verdict) -> tuple[str, ...]:
-    """Return what is not as trained in a release, or what its authors measured."""
+    """Return what differs from training in a release, or what the drafter's authors measured."""
     first = {ServedAs.AS_TRAINED: slice(1, None), ServedAs.AS_PUBLISHED: slice(1)}
     return verdict.reasons[first.get(verdict.outcome, slice(None))]
 
@@ -119,13 +119,13 @@ def engine_names(verdicts: Sequence[Verdict | EngineReadiness]) -> str:
 
 
 def engine_title(name: str) -> str:
-    """Return how an engine calls itself; of a server, its URL."""
+    """Return an engine's own name, like "vLLM"; a server's URL."""
     others = unversioned()["engines"]
     return ENGINES[name].title if name in ENGINES else str(others[name]["title"] if name in others else name)
 
 
 def choice_section(following: Following) -> Section:
-    """Return the conversions to choose from, each with what the engine makes of the files if it is true."""
+    """Return the conversions to choose from, each with its effect on the engine if its answer is true."""
     choices = list(following.choices.items())
     rest = [f"and {len(choices) - MOST_CHOICES} more with --json"] if len(choices) > MOST_CHOICES else []
     lines = [line for choice in choices[:MOST_CHOICES] for line in _choice_lines(*choice)]
@@ -140,13 +140,13 @@ def _choice_lines(command: str, gives: str) -> tuple[str, ...]:
 
 
 def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
-    """Return a line on other engines, each with its outcome before it; none for none."""
+    """Return a line on other engines by outcome; an empty list if there are none."""
     texts = [f"{', '.join(names)} {outcome}" for outcome, names in grouped(outcomes).items()]
     return [Words(f"also: {'; '.join(texts)}", "quiet")] if texts else []
 
 
 def placeholders(commands: Iterable[str]) -> str:
-    """Return what the placeholders in commands of engines stand for, or "" where there are none."""
+    """Return what the placeholders in commands of engines stand for; "" if there are none."""
     words = " ".join(commands).split()
     return "; ".join(text for name, text in PLACEHOLDERS.items() if name in words)
 
@@ -154,13 +154,13 @@ def placeholders(commands: Iterable[str]) -> str:
 def why_not_served(serving: OutputServing, shown: Sequence[Note] = ()) -> str:
     """Return why an engine's release does not run an output as trained, and which of its releases do.
 
-    Doubts that the notes `shown` above state are not repeated.
+    Doubts that the notes in `shown` state are not repeated.
     """
     verdict = serving.verdict
     others = f" ({serving.serving} serve it)" if serving.serving else ""
     is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(dict(verdict.keyed_reasons), shown)
     why = "see the warning above" if is_shown else "; ".join(verdict.reasons)
-    if not verdict.release:  # of an engine whose releases are not followed
+    if not verdict.release:  # an engine whose releases eaglectl does not follow
         return f"{verdict.outcome}: {why}"
     return f"{NOT_SERVED[verdict.outcome]} by {verdict.release}: {why}{others}"
 

@@ -77,8 +77,8 @@ def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("json", "FORMAT=FILE was expected"),
-        ("json=", "FORMAT=FILE was expected"),
+        ("json", "expected FORMAT=FILE"),
+        ("json=", "expected FORMAT=FILE"),
         ("xml=x", "one of text, json, junit, sarif"),
         ("junit=-", "pass the name of a file"),
         ("json=no/such/report.json", "there is no folder no/such; make it first"),

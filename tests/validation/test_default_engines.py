@@ -31,7 +31,7 @@ def test_a_drafter_that_an_engine_judged_by_default_does_not_run_fails() -> None
 def test_the_releases_say_which_were_judged_why_and_how_to_leave_one_out(tmp_path: Path) -> None:
     assert (
         f"Releases  judged by default for vllm {VLLM} and sglang {SGLANG} (newest known);"
-        " --engine vllm judges for that one, --no-engines by the rules alone"
+        " --engine vllm judges only for vllm, --no-engines only by rules"
     ) in call("validate", drafter_folder(tmp_path), "-v").out.splitlines()
 
 
