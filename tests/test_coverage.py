@@ -52,8 +52,8 @@ def test_sets_or_else_scripts_are_told_apart_and_low_ones_named() -> None:
 @pytest.mark.parametrize(
     ("record", "wider", "words"),
     [
-        ({"pruning": {"of": 320}, "source": {"name": "org/big"}}, ("org/big", 320), "prune org/big (of 320"),
-        ({"previous": {"pruning": {"of": 320}, "source": {"name": "big"}}}, ("big", 320), "prune big (of"),
+        ({"pruning": {"of": 320}, "source": {"name": "org/big"}}, ("org/big", 320), "prune org/big (320"),
+        ({"previous": {"pruning": {"of": 320}, "source": {"name": "big"}}}, ("big", 320), "prune big (320"),
         ({"pruning": {"of": "many"}, "source": {"name": "big"}}, None, "train with"),
         ({}, None, "train with"),
     ],
@@ -110,7 +110,7 @@ def test_smoke_states_the_coverage_and_counts_for_a_pruning_that_raises_it(
     assert set(coverage["sets"]) == {"read", "write", "open", "close"} and coverage["scripts"] == {}
     assert found["acceptance_length"] <= coverage["most_length"]
     note = next(note for note in found["notes"] if "draft vocabulary" in note)
-    assert "prune eagle3 (of 320 tokens) anew" in note
+    assert "prune eagle3 (320 tokens) again" in note
     monkeypatch.chdir(tmp_path)
     for command in note.split("`")[1::2]:
         assert call(*shlex.split(command)[1:]).code in (0, 3)

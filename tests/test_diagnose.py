@@ -69,7 +69,7 @@ def test_a_healthy_drafter_ends_in_healthy(healthy: Diagnosis) -> None:
     assert (healthy.cause, healthy.ending, healthy.verdict) == ("healthy", "healthy", "pass")
     titles = {title for title, _ in healthy.not_looked}
     assert {"too little training", "another revision of the target"} <= titles
-    assert "cannot be told here: no published length of this target is known" in healthy.words
+    assert "no threshold for this run: no published length of this target is known" in healthy.words
     assert "other aux layers than the file states" in healthy.ruled_out
     assert healthy.evidence.layers is not None
     assert "aux boundaries +1" in {reading["name"] for reading in healthy.to_dict()["readings"]}
@@ -418,7 +418,7 @@ def test_a_switch_that_few_prompts_do_not_show_ends_in_the_command_that_does(
     broken = fault.apply(good[fault.base], tmp_path / "broken")
     found = diagnose(broken, prompts, sample=5)
     assert (found.cause, found.verdict) == ("too-few", "could-not-look")
-    assert "norm_output false drafts better" in found.words and "give about" in found.words
+    assert "norm_output false drafts better" in found.words and "use about" in found.words
     (command,) = found.commands
     assert f"--prompts {prompts} --sample " in command and f"--max-tokens {TOKENS}" in command
     done = call(*shlex.split(command)[1:])
@@ -468,7 +468,7 @@ def test_a_drafter_that_engines_read_otherwise_is_not_said_to_have_nothing(
     config["eagle_aux_hidden_state_layer_ids"] = [1, 3, 4]
     (source / "config.json").write_text(json.dumps(config))
     found = diagnose(source, prompts, answers=eaglectl.Answers(aux_layers=(2, 4, 5)))
-    assert found.cause == "healthy" and f"as it was trained; as it is stored, in vllm {VLLM}" in found.words
+    assert found.cause == "healthy" and f"run as trained; as stored, in vllm {VLLM}" in found.words
     (command,) = found.commands
     assert command.startswith("eaglectl convert ") and "--aux-layers 2,4,5" in command
 
@@ -484,14 +484,14 @@ def test_an_interval_that_holds_what_others_reach_is_too_few(healthy: Diagnosis)
 def test_a_run_otherwise_that_a_few_more_prompts_would_tell_is_too_few(healthy: Diagnosis) -> None:
     less = scaled(healthy, 0.4, every=8)
     for changes, words in (
-        ({"sampled": less}, "at the temperature that was asked for the prompts have x0.9"),
+        ({"sampled": less}, "at the requested temperature the acceptance length is x0.9"),
         (
             {"reference": less, "templated": reference(healthy)},
-            "in the target's chat template the prompts have x1.0",
+            "in the target's chat template the acceptance length is x1.0",
         ),
     ):
         found = ended(healthy, **changes)
-        assert found.cause == "too-few" and found.words.startswith(words) and "give about" in found.words
+        assert found.cause == "too-few" and found.words.startswith(words) and "use about" in found.words
 
 
 def test_a_vocabulary_without_the_tokens_of_a_set_is_the_cause(healthy: Diagnosis) -> None:

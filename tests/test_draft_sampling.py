@@ -69,7 +69,7 @@ def test_a_build_for_cpus_which_loses_the_temperature_is_not_started(vllm: Calla
         (
             0.7,
             "probabilistic",
-            "drafts were sampled by draft_sample_method probabilistic; vLLM does so where",
+            "drafts were sampled by draft_sample_method probabilistic; vLLM does so only with",
         ),
         (0.7, "gumbel", "sampled by draft_sample_method gumbel"),
         (0.7, "greedy", "drafts were greedy at this temperature"),

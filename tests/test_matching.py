@@ -54,8 +54,8 @@ DEAD = [result(0, 0, 0, 0, 0)] * 12
 # what a server drafts, what the new files and the older ones do, the ending, the nearest, and words
 MATCHES: dict[str, tuple[Any, Any, str, str, str]] = {
     "the same": (RIGHT, [RIGHT], "yes", "new", ""),
-    "worse": (RIGHT, [WORSE], "no", "", "stale, partly loaded"),
-    "as good": (RIGHT, [SHIFTED], "no", "", "load new there again"),
+    "worse": (RIGHT, [WORSE], "no", "", "old, partly loaded"),
+    "as good": (RIGHT, [SHIFTED], "no", "", "load new into the server again"),
     "the older one": (WORSE, [RIGHT, WORSE], "no", "old", "no, it drafts as old"),
     "not the older one": (RIGHT, [RIGHT, WORSE], "yes", "new", ""),
     "nearer to the new one": (shifted(0), [shifted(0), shifted(5)], "yes", "new", ""),
@@ -176,7 +176,7 @@ def served_by(tmp_path: Path, before: str, *options: object) -> Any:
 
 def test_a_server_of_another_target_is_not_judged_and_is_still_held_to_thresholds(tmp_path: Path) -> None:
     done = served_by(tmp_path, ANOTHER)
-    assert done.code == 3 and "give the target that it serves" in done.document["gaps"][0]
+    assert done.code == 3 and "pass the target that it serves" in done.document["gaps"][0]
     assert done.document["match"]["alike"] == 0
     done = served_by(tmp_path, ANOTHER, "--min-acceptance-length", "3.9")
     assert done.code == 1 and "below --min-acceptance-length" in done.document["failures"][0]

@@ -94,9 +94,9 @@ def test_a_dead_drafter_fails_and_thresholds_are_kept(
     [
         ([result(20, 10, 5)] * 4, None),
         ([result(14, 12, 9)], "prompts 1 of the 4 needed, drafts 14 of the 50 needed"),
-        ([result(100, 90, 80)] * 3, "judge by: prompts 3 of the 4 needed; give more"),
-        ([result(6, 5, 4)] * 8, "judge by: drafts 48 of the 50 needed; give more"),
-        ([result(30, n, 0) for n in (0, 0, 0, 12)], "holds that of a dead drafter (<= 1.05)"),
+        ([result(100, 90, 80)] * 3, "judge by: prompts 3 of the 4 needed; use more"),
+        ([result(6, 5, 4)] * 8, "judge by: drafts 48 of the 50 needed; use more"),
+        ([result(30, n, 0) for n in (0, 0, 0, 12)], "contains that of a dead drafter (<= 1.05)"),
         ([result(30, 4, 4)] * 4, "the interval of position 0, from 6."),
     ],
 )
@@ -220,7 +220,7 @@ def test_an_interval_that_holds_the_bar_tells_nothing_and_says_what_would_tell(
     found = compared(EAGLE3[:count], EAGLE31[:count], least)
     (gap,) = found.gaps
     assert found.ratio.low < least and found.failures == ()
-    assert f"prompts: {count}, cannot tell; give " in gap and " or more of this set" in gap
+    assert f"prompts: {count}; use " in gap and " or more of this set" in gap
     assert compared(EAGLE3[:24], EAGLE31[:24], 0.92).gaps == ()
 
 

@@ -189,7 +189,7 @@ def test_layers_of_which_the_target_allows_one_set_are_asked(tmp_path: Path) -> 
 def test_an_untrained_drafter_has_no_answer(tmp_path: Path) -> None:
     outcome = converted(UNTRAINED, tmp_path)
     assert outcome.code == 2
-    assert "nothing is drafted whichever is taken" in outcome.err
+    assert "no draft token is accepted with any choice" in outcome.err
 
 
 def test_a_wrong_answer_of_the_user_is_taken_as_given(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_table_holds_and_the_printed_command_mends(
         (variant,) = (variant for variant in report.variants if variant.option == fault.option)
         assert variant.outcome == "too few prompts"
         (note,) = (note for note in report.notes if note.startswith(variant.name))
-        assert f"give about {variant.prompts_needed}" in note
+        assert f"use about {variant.prompts_needed}" in note
         return
     assert report.verdict == "fail"
     (failure,) = (text for text in report.failures if "drafts better read with" in text)
@@ -156,7 +156,7 @@ def test_a_gain_that_few_prompts_cannot_show_says_how_many_would(
     (variant,) = (variant for variant in report.variants if variant.option == fault.option)
     assert (variant.outcome, report.failures) == ("too few prompts", ())
     assert variant.prompts_needed is not None and variant.prompts_needed >= 8
-    assert any(f"give about {variant.prompts_needed}" in note for note in report.notes)
+    assert any(f"use about {variant.prompts_needed}" in note for note in report.notes)
 
 
 @pytest.mark.slow

@@ -100,10 +100,10 @@ def test_offline_a_set_that_is_not_cached_says_where_it_is(
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (answer(MT_BENCH + b"\n"), "nothing was kept"),
-        (answer(b""), "nothing was kept"),
-        (answer(MT_BENCH[:-2]), "nothing was kept"),
-        (answer(b"x" * 10_000_000), "nothing was kept"),
+        (answer(MT_BENCH + b"\n"), "nothing was stored"),
+        (answer(b""), "nothing was stored"),
+        (answer(MT_BENCH[:-2]), "nothing was stored"),
+        (answer(b"x" * 10_000_000), "nothing was stored"),
         (answer("", "404 Not Found"), r"question\.jsonl answered 404"),
     ],
     ids=["a line more", "empty", "cut", "too large", "not found"],
@@ -125,7 +125,7 @@ def test_a_file_of_that_name_is_the_file(use: Use, server: Raw, tmp_path: Path) 
 def test_a_sample_is_of_the_set_and_a_name_that_is_none_is_a_file_that_is_missing(use: Use) -> None:
     use("mt-bench", MT_BENCH)
     assert len(choose_prompts("mt-bench", sample=1).prompts) == 1
-    with pytest.raises(UsageError, match="holds 2 prompts"):
+    with pytest.raises(UsageError, match="has 2 prompts"):
         choose_prompts("mt-bench", sample=3)
     with pytest.raises(UnreadableError, match="mtbench"):
         choose_prompts("mtbench")
@@ -148,9 +148,9 @@ def test_a_file_that_drips_is_not_waited_for(use: Use, monkeypatch: pytest.Monke
 def test_a_prompt_and_what_is_run_of_a_file_are_bounded(tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("x" * (4 << 20) + "x\n")
-    with pytest.raises(UsageError, match="line 1 has 4,194,305 characters; a prompt takes 4,194,304 at most"):
+    with pytest.raises(UsageError, match="line 1 has 4,194,305 characters; a prompt has at most 4,194,304"):
         choose_prompts(file)
     file.write_text(("x" * (4 << 20) + "\n") * 9)
-    with pytest.raises(UsageError, match="take fewer with --sample"):
+    with pytest.raises(UsageError, match="select fewer with --sample"):
         choose_prompts(file)
     assert len(choose_prompts(file, sample=8).prompts) == 8

@@ -92,8 +92,8 @@ def test_texts_token_ids_and_messages_may_stand_in_one_file(tmp_path: Path) -> N
         (ids("1"), r"Expected `int`, got `str`"),
         ('{"prompt_token_ids": [NaN]}', "is not JSON"),
         ('{"prompt_token_ids": [1' + "0" * 5000 + "]}", "out of range"),
-        (ids(1) | {"prompt": "text"}, 'has "prompt", "prompt_token_ids"; each is a whole prompt: leave one'),
-        (ids(1) | {"chat": True}, 'has "prompt_token_ids", "chat"; each is a whole prompt: leave one'),
+        (ids(1) | {"prompt": "text"}, 'has "prompt", "prompt_token_ids"; each is a whole prompt: keep one'),
+        (ids(1) | {"chat": True}, 'has "prompt_token_ids", "chat"; each is a whole prompt: keep one'),
         ({"chat": False}, 'needs a non-empty "prompt", or "messages", or "prompt_token_ids"'),
         (chat(), r"Expected `array` of length >= 1 - at `\$\.messages`"),
         ({"messages": "Hello."}, r"Expected `array \| null`, got `str` - at `\$\.messages`"),
@@ -109,8 +109,8 @@ def test_texts_token_ids_and_messages_may_stand_in_one_file(tmp_path: Path) -> N
         (chat(USER, {"role": "assistant", "content": "Hi."}), "is the assistant's answer"),
         (chat(USER, prompt="text"), 'has "prompt", "messages"; each is a whole prompt'),
         (chat(USER, chat=True), 'has "messages", "chat"; each is a whole prompt'),
-        (chat(USER, chat_template="{{ messages }}"), '"chat_template" changes what'),
-        (chat(USER, chat_template_kwargs={"tokenize": True}), 'has "tokenize", which is no variable'),
+        (chat(USER, chat_template="{{ messages }}"), '"chat_template" changes the text'),
+        (chat(USER, chat_template_kwargs={"tokenize": True}), 'has "tokenize", which is not a variable'),
         (chat(USER, chat_template_kwargs=[1]), r"got `array` - at `\$\.chat_template_kwargs`"),
         (chat(USER, add_generation_prompt=1), r"got `int` - at `\$\.add_generation_prompt`"),
         (chat(USER, tools=["f"]), r"Expected `object`, got `str` - at `\$\.tools\[0\]`"),
@@ -147,8 +147,8 @@ def test_token_ids_run_without_a_tokenizer(bare: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
-        ([1, 100_000], "line 2) has token id 100000, and the target has "),
-        ([1] * 506, "line 2) has 506 tokens, and 505 fit: the target's context of 512 leaves no room for 4"),
+        ([1, 100_000], "line 2) has token id 100000, but the target has "),
+        ([1] * 506, "line 2) has 506 tokens, but the target's context of 512 has room for 505 before 4"),
     ],
 )
 def test_ids_that_the_target_cannot_take_are_refused(
@@ -169,14 +169,16 @@ def test_a_text_of_more_tokens_than_fit_is_named_by_every_run(
     words = [word.replace("OUT", str(tmp_path / "out")) for word in command]
     done = call(*words, DRAFTER, "--target", TARGET, "--prompts", prompts, "--device", "cpu", "--json")
     assert done.code in (2, 3)
-    assert re.search(r"line 2\) has \d{4,} tokens, and 4\d\d fit: the target's context of 512", done.out)
+    assert re.search(
+        r"line 2\) has \d{4,} tokens, but the target's context of 512 has room for 4\d\d", done.out
+    )
 
 
 def test_a_server_is_sent_token_ids_as_they_are(tmp_path: Path) -> None:
     seen: list[Any] = []
     servers.smoke(tmp_path / "a", servers.SGLANG, seen, f"{json.dumps(ids(1, 63))}\ntext\n")
     assert [request["prompt"] for request in seen] == [[1, 63], "text"]
-    with pytest.raises(UsageError, match="token id 64, and the target has 64 tokens"):
+    with pytest.raises(UsageError, match="token id 64, but the target has 64 tokens"):
         servers.smoke(tmp_path / "b", servers.SGLANG, [], json.dumps(ids(64)))
 
 
@@ -227,7 +229,7 @@ def test_a_sample_is_the_same_everywhere_in_the_order_of_the_file_and_no_larger(
     assert choose_prompts(file, 10).prompts == read_prompts(file)
     for sample in (0, -1, 11):
         with pytest.raises(
-            UsageError, match=f"--sample {sample}: .* holds 10 prompts; a number from 1 to 10"
+            UsageError, match=f"--sample {sample}: .* has 10 prompts; pass a number from 1 to 10"
         ):
             choose_prompts(file, sample)
 

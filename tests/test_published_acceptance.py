@@ -71,12 +71,12 @@ def test_other_prompts_another_chain_temperature_or_answers_are_no_comparison(
     found = published_for(LLAMA, prompts, k, temperature, max_tokens)
     assert found.alike == ()
     assert len(found.otherwise) == len([one for one in published_lengths() if one.figure.target == LLAMA])
-    assert found.lines[0].startswith("measured otherwise: ")
+    assert found.lines[0].startswith("measured differently: ")
 
 
 def test_the_first_name_with_figures_is_the_target() -> None:
     found = published_by_names({"me/mine": "a", "x/Qwen3-8B": "its folder's name"}, None, 3, 0.0, 64)
-    assert found.lines[-1] == "the target is taken for Qwen/Qwen3-8B, by its folder's name"
+    assert found.lines[-1] == "the target is identified as Qwen/Qwen3-8B by its folder's name"
 
 
 def test_a_length_under_the_line_is_called_dead() -> None:
@@ -157,4 +157,4 @@ def test_figures_of_the_same_run_stand_beside_a_folder_of_the_target(tmp_path: P
         place, as_target(place), SmokeOptions(prompts="mt-bench", max_tokens=256, sample=8)
     )
     assert sample.alike == ()
-    assert sample.lines[0].startswith("measured otherwise: ")
+    assert sample.lines[0].startswith("measured differently: ")

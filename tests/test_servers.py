@@ -87,18 +87,18 @@ OLD = "llamacpp:tokens_predicted_total 0\n"
 NO_MEASUREMENT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no drafts": (info(speculative_algorithm=None), UnreadableError, "runs no speculative decoding"),
     "EAGLE": (info(speculative_algorithm="EAGLE"), RefusedError, "accepts nothing"),
-    "no steps": (info(speculative_num_steps=None), UnreadableError, "how many steps"),
+    "no steps": (info(speculative_num_steps=None), UnreadableError, "does not report speculative_num_steps"),
     "no counts": (uncounted(), UnreadableError, "spec_tokens_details"),
     "empty counts": (uncounted(sglext={}), UnreadableError, "spec_tokens_details"),
     "negative counts": (uncounted(**NEGATIVE), UnreadableError, "spec_tokens_details"),
-    "invented": (VLLM, RefusedError, "invents acceptance"),
+    "invented": (VLLM, RefusedError, "simulates acceptance"),
     "no metrics": (
         {**LLAMA, "/props": {**PROPS, "endpoint_metrics": False}},
         UnreadableError,
         "without /metrics",
     ),
-    "no drafts counted": ({**LLAMA, "/metrics": not_counted}, UnreadableError, "drafted nothing"),
-    "too old": ({**LLAMA, "/metrics": OLD}, UnreadableError, "run that or a later one"),
+    "no drafts counted": ({**LLAMA, "/metrics": not_counted}, UnreadableError, "drafted no tokens"),
+    "too old": ({**LLAMA, "/metrics": OLD}, UnreadableError, "run that or a later release"),
     "rounded": ({**LLAMA, "/metrics": ROUNDED}, UnreadableError, "rounds large counts; restart the server"),
     "other traffic": ({**LLAMA, "/metrics": BUSY}, RefusedError, "serving other requests"),
 }

@@ -200,15 +200,11 @@ VERBS = re.compile(
 WITH_UNCLEAR_NAMES: frozenset[str] = frozenset(
     {
         "eaglectl/report/acceptance.py",
-        "eaglectl/run/diagnosis.py",
-        "eaglectl/run/probes.py",
     }
 )
 WITHOUT_VERBS: frozenset[str] = frozenset(
     {
         "eaglectl/report/acceptance.py",
-        "eaglectl/run/diagnosis.py",
-        "eaglectl/run/probes.py",
     }
 )
 

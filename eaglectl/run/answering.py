@@ -1,13 +1,13 @@
-"""Which of several readings of its files a drafter was trained with, where the files leave that open.
+"""Measure which reading of its files a drafter was trained with, if the files leave that open.
 
 Every reading drafts from every position of the texts that the target writes, on states of one run of it. The
-answers to all questions are tried together, so that a wrong one hides no other.
+answers to all questions are tried together, so that a wrong answer does not hide a right one.
 
 Aux boundaries, which a file may leave open or state wrongly, are searched with the best of the other answers.
-How often a drafter's first draft token is the target's choice, over all slots of the texts, tells how well
-they fit. Half of the prompts choose, one boundary after the other; the other half judges, by draft-and-verify
-where the file states some, so that the best of many by chance is not named. So are the sets with one boundary
-one off, and trainers' default: those that draft as well are told.
+Their score is the share of first draft tokens that are the target's choice, over all positions of the texts.
+Half of the prompts select boundaries, one after the other. The other half judges them, by draft-and-verify if
+the file states some, so that the best of many by chance does not win. It also judges the sets with one
+boundary one layer off, and trainers' default; the result lists those that draft as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
 
 Boundaries = tuple[int, ...]
-# of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
+# the most tokens of the texts that select, and bytes of their states at every boundary
 MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
-# sets are compared at one of so many positions first, and those that draft nearly as well at all of them
+# sets are first compared at one of COARSE positions; those with NEAR of the stated score at all positions
 COARSE, NEAR = 4, 0.95
-# more right first tokens than this make a gain of LEAST_GAIN possible
+# the least ratio of right first tokens with which a gain of LEAST_GAIN is possible
 LEAST_FIRST = 1.01
 TRYING = "trying aux layers"
 
 
 class LayerSearch(Struct, frozen=True):
-    """What came of the search: `found` are other boundaries that draft better, or None.
+    """The result of the search: `found` are other boundaries that draft better, or None.
 
     The figures of `found` are of the judging prompts; its outcome is "better", or "too few prompts" if its
-    interval holds no gain. `alike` are boundaries one layer off, or trainers' default, that draft as well on
-    those prompts. `tried` counts the sets of boundaries.
+    interval does not exclude 1. `alike` are boundaries one layer off, or trainers' default, that draft as
+    well on those prompts. `tried` counts the sets of boundaries.
     """
 
     stated: Boundaries
@@ -71,7 +71,7 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     """
     if len(results) < 2 * LEAST_PROMPTS:
         raise UnreadableError(
-            f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
+            f"{len(results)} prompts are too few to try other aux layers; use {2 * LEAST_PROMPTS} or more"
         )
     if job.on_progress:
         job.on_progress(Progress(TRYING, 0, 1, "sets of layers"))
@@ -95,7 +95,8 @@ def best_layers(
 ) -> tuple[Boundaries, dict[Boundaries, int]]:
     """Return the boundaries with the most right first draft tokens, and the count of each set tried.
 
-    `screens`: -1 for a set that drafts clearly worse than the stated one at a part of the positions.
+    With `screens`, the count is -1 for a set that is clearly worse than the stated one at a part of the
+    positions.
     """
     depth, counts = first.stage.target.depth, dict[Boundaries, int]()
     least = NEAR * first.count_first(model, stated, COARSE) if screens else 0.0
@@ -115,9 +116,9 @@ def best_layers(
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
-    """Divide the texts into those that choose layers (every second one, up to `most` tokens) and judge them.
+    """Split the texts into those that select layers and those that judge them.
 
-    LEAST_PROMPTS choose, however long they are.
+    Every second text selects, up to `most` tokens, but at least LEAST_PROMPTS texts.
     """
     choosing = list[int]()
     for index in range(0, len(lengths), 2):
@@ -128,7 +129,7 @@ def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], 
 
 
 def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
-    """Yield the stated boundaries, those that trainers take by default, and both one layer off."""
+    """Yield the stated boundaries, the default of trainers, and both one layer off."""
     default = TRAINING_DEFAULT.at(depth)
     for boundaries in (stated, default) if len(default) == len(stated) else (stated,):
         for step in (0, -1, 1):
@@ -151,8 +152,8 @@ def _is_possible(boundaries: Boundaries, depth: int) -> bool:
 
 
 def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
-    """Return the best-scored boundaries that moves of one boundary at a time lead to."""
-    # the stated ones are first, and stay where others only equal them
+    """Return the boundaries with a score that no move of one boundary improves, from the best start."""
+    # the stated boundaries are first, and win ties
     best = max((boundaries for boundaries in starts if _is_possible(boundaries, depth)), key=score)
     while True:
         before = best
@@ -165,9 +166,9 @@ def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], dept
 def _judged_layers(
     stage: Stage, stated_results: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
 ) -> tuple[Variant | None, list[Boundaries]]:
-    """Return the boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
+    """Return the boundaries as a reading, with the figures of draft-and-verify, and sets that draft as well.
 
-    The reading is None if they gain too little. Of sets that draft alike, the default of trainers is taken.
+    The reading is None if the gain is too small. Of sets that draft alike, the default of trainers wins.
     """
 
     def run(others: Boundaries) -> list[PromptResult]:
@@ -203,28 +204,28 @@ def _judged_layers(
 
 
 LAYERS = "--aux-layers"
-MOST_RIVALS = 7  # the layers next to the chosen ones by the search, against which those are judged
-MOST_ROUNDS = 3  # of choosing layers by the other answers, and these by the layers
+MOST_RIVALS = 7  # the next best layers of the search, with which the best are compared
+MOST_ROUNDS = 3  # of selecting layers with the best answers, and answers with the best layers
 MOST_READINGS = 64
-ANSWER_LEVEL = 0.01  # of tests, two-sided: nobody looks at an answer again
-LEAST_RATIO = 1.005  # acceptance lengths that are nearer are alike, whatever the number of prompts
+ANSWER_LEVEL = 0.01  # of two-sided tests: an answer is final
+LEAST_RATIO = 1.005  # a smaller ratio of acceptance lengths is a tie, whatever the number of prompts
 
-Options = tuple[Choice, ...]  # one for each question
+Options = tuple[Choice, ...]  # a choice for each question
 
 
-# a drafter as one choice for each question reads it: its aux boundaries, and what loads its model
+# the drafter read with a choice for each question: its aux boundaries, and a function that loads its model
 LoadedReading = tuple[Boundaries, "Callable[[], DraftModel]"]
-# None where the files do not fit the choices
+# None if the files do not fit the choices
 Read = Callable[[Options], LoadedReading | None]
 
 
 class MeasuredAnswer(Struct, frozen=True):
-    """What came of measuring one question.
+    """The measured answer to one question.
 
     `tried` are its choices, the best first, with the acceptance length of `k` tokens drafted from every
     position. `ratio` is the best's length over that of `rival`, the nearest choice, with its paired 95 %
     interval over `prompts`. `p_value` is the largest of all rivals, corrected for their number.
-    `prompts_needed` is the number of such prompts that would tell the two apart, None if unknown.
+    `prompts_needed` is the number of such prompts that would distinguish the two, None if unknown.
     `layers_searched` counts the sets of layers that the search tried.
     """
 
@@ -246,20 +247,20 @@ class MeasuredAnswer(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The question, what was tried and by how much the best wins, or how many prompts would tell."""
+        """The question, the choices and the best one's gain, or the number of prompts that would decide."""
         outcome = {
             AnswerOutcome.MEASURED: "",
-            AnswerOutcome.NOTHING_DRAFTED: "nothing is drafted whichever is taken, ",
+            AnswerOutcome.NOTHING_DRAFTED: "no draft token is accepted with any choice, ",
             AnswerOutcome.TIE: "a tie, ",
         }[self.outcome]
-        more = "; they draft alike on these" if self.outcome == AnswerOutcome.TIE else ""
+        more = "; they draft alike on these prompts" if self.outcome == AnswerOutcome.TIE else ""
         if more and self.prompts_needed is not None:
             more = f"; pass --prompts FILE with about {self.prompts_needed} prompts"
         return f"{self.question.about}, measured: {outcome}{self.evidence}{more}"
 
     @property
     def evidence(self) -> str:
-        """The acceptance lengths of the best choice and its nearest rival, and what they rest on."""
+        """The acceptance lengths of the best choice and its nearest rival, with prompts and choices."""
         (choice, length), near = self.tried[0], dict(self.tried)[self.rival]
         count = self.layers_searched
         tried = f"the best of {count} sets" if count else f"{len(self.tried)} tried"
@@ -305,11 +306,11 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     check(
         (
             len(stage.texts) < least,
-            f"{len(stage.texts)} prompts are too few to tell by; {least} or more can",
+            f"{len(stage.texts)} prompts are too few to decide; use {least} or more",
         ),
         (
             len(picks) > MOST_READINGS,
-            f"{len(picks)} readings are too many to try; answer some of the questions",
+            f"{len(picks)} readings are too many to try; answer some of the questions by options",
         ),
         error=UnreadableError,
     )
@@ -327,12 +328,12 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
 
 
 def is_measurable(note: Note) -> bool:
-    """Whether drafting can answer the question: it is of layers, or has two choices that are whole."""
+    """Whether drafting can answer the question: it asks for layers, or has two complete choices."""
     return is_of_layers(note) or len(note.whole_choices) > 1
 
 
 def is_of_layers(note: Note) -> bool:
-    """Whether the question asks for the layers themselves, which are searched."""
+    """Whether the question asks for the aux layers, which are searched."""
     return any(choice.option == LAYERS for choice in note.choices)
 
 
@@ -342,7 +343,7 @@ def layers_choice(boundaries: Boundaries) -> Choice:
 
 
 def first_choices(note: Note, boundaries: Boundaries) -> list[Choice]:
-    """Return the whole choices of a question; without any, the choice of `boundaries`."""
+    """Return the complete choices of a question; without any, the choice of `boundaries`."""
     plain = [Choice(choice.option, choice.value) for choice in note.whole_choices]
     return plain or [layers_choice(boundaries)]
 
@@ -354,13 +355,13 @@ class _Readings:
         self.stage, self.read = stage, cache(read)
         work = TimedWork(stage.job.on_progress, "running the target", len(stage.texts))
         work.start()
-        # what the target writes after each prompt, which no drafter changes
+        # the target's answers, which no drafter changes
         self.results = stage.run(stage.drafter, stage.texts, on_done=work.add)
         self.drafts: dict[Options, Drafts] = {}
         self.first: FirstPass | None = None
         self.known: frozenset[int] = frozenset()
-        # layers by how often the first draft token is right, the best first; the choices before the search;
-        # and the prompts that did not choose
+        # layers by the count of right first draft tokens, the best first; the choices before the search; and
+        # the prompts that judge
         self.ranked: list[Boundaries] = []
         self.stated: list[Choice] = []
         self.judging: list[int] = []
@@ -369,7 +370,7 @@ class _Readings:
         return {pick: reading for pick in picks if (reading := self.read(pick)) is not None}
 
     def run(self, picks: Sequence[Options]) -> Options:
-        """Draft with each of these readings that the files fit; the first of those that draft most."""
+        """Draft with each of these readings that fits the files, and return the best."""
         self.drafts |= self._drafted([pick for pick in picks if pick not in self.drafts], FirstPass.run)
         return self._best(picks)
 
@@ -392,7 +393,7 @@ class _Readings:
             self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.results)
             if self.first.left_out == self.first.starts:
                 raise UnreadableError(
-                    f"all drafts would begin past the drafter's {self.first.limit} positions; give shorter"
+                    f"all drafts would begin past the drafter's {self.first.limit} positions; use shorter"
                     " prompts"
                 )
         return self.first
@@ -404,9 +405,9 @@ class _Readings:
         return drafts
 
     def best_early(self, picks: Sequence[Options]) -> Options:
-        """Return the best reading; if it is weaker at later positions, by early positions alone.
+        """Return the best reading; if its acceptance falls at later positions, judge by early ones only.
 
-        It was trained on shorter texts then, and past those another reading may draft better by chance.
+        It was then trained on shorter texts, and at later positions another reading may win by chance.
         """
         best = self.run(picks)
         readings = self.fitting([best])
@@ -425,8 +426,8 @@ class _Readings:
     def with_best_layers(self, picks: Sequence[Options], place: int) -> Sequence[Options]:
         """Run the readings with the layers that draft best with the best other answers; return them.
 
-        The first draft token at every position of prompts and answers shows layers best: it is of their
-        states alone.
+        The score of layers is the first draft token at every position of prompts and answers, as it depends
+        only on their states.
         """
         stage, chosen = self.stage, None
         choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
@@ -454,7 +455,7 @@ class _Readings:
         return picks
 
     def layers_answer(self, note: Note, best: Options, place: int) -> MeasuredAnswer | None:
-        """Compare the chosen layers with the next best, on the prompts that did not choose them.
+        """Compare the best layers with the next best, on the judging prompts.
 
         Returns None if the target allows no others.
         """
@@ -494,7 +495,7 @@ def _compare_choices(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> Mea
         if is_beyond_chance and len(gains[0]) >= LEAST_PROMPTS:
             outcome = AnswerOutcome.MEASURED
         else:
-            # gains are of the prompts on which anything was drafted
+            # gains are those of the prompts with a draft
             least_sure = gains[max(range(len(gains)), key=lambda index: p_values[index])]
             count = prompts_needed(gain_effect(least_sure) or 0.0, ANSWER_LEVEL / 2 / len(gains))
             needed = count and max(ceil(count * prompts / len(least_sure)), LEAST_PROMPTS, prompts + 1)

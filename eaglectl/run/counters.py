@@ -1,4 +1,4 @@
-"""Draft tokens as a server counts them: the four counters in /metrics, before and after each prompt.
+"""A server's counts of draft tokens: four counters in /metrics, read before and after each prompt.
 
 Prometheus' text format is read strictly for these counters.
 """
@@ -16,7 +16,7 @@ from eaglectl.run.http import MAX_STEPS, Completion, Server
 class CounterNames(Struct, frozen=True):
     """A server's names of its counters: drafts, drafts accepted by position, tokens, requests.
 
-    `is_rounded`: it prints large counts with six digits, which are then no counts.
+    With `is_rounded`, the server rounds large counts to six digits, so that they are unusable.
     """
 
     title: str
@@ -57,9 +57,7 @@ Send = Callable[[], Sequence[Completion]]
 
 
 class Counted(Struct, frozen=True):
-    """Requests that were sent together: their answers, the seconds, the drafts, and those with each position
-    accepted.
-    """
+    """Requests that were sent together: answers, seconds, drafts, and accepted drafts by position."""
 
     answers: Sequence[Completion]
     seconds: float
@@ -93,7 +91,7 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise fault(f"is not UTF-8 text (byte {error.start})") from None
-    # how a sample of the four begins, whatever follows
+    # the beginnings of lines with one of the four counters
     counted = names.drafts, names.accepted, names.generated, names.running
     begins = tuple(f"{name}{end}" for name in counted for end in "{ \t")
     counters: dict[str, int] = {}
@@ -104,14 +102,12 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
         sample = _sample(server, names, line)
         # the format has each sample once, and a sum would count it twice
         if sample is None or sample[0] in labelled:
-            raise fault(
-                f"has a line {number} that is no counter, or that repeats one: {server.shown(line[:80])}"
-            )
+            raise fault(f"has an invalid or repeated counter in line {number}: {server.shown(line[:80])}")
         labelled.add(sample[0])
         counters[sample[1]] = counters.get(sample[1], 0) + sample[2]
     positions = count_positions(counters, names)
     if positions > MAX_STEPS or {f"{names.accepted}[{n}]" for n in range(positions)} - counters.keys():
-        raise fault(f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
+        raise fault(f"has positions that are not 0, 1, 2 ... up to at most {MAX_STEPS - 1}")
     return counters
 
 
@@ -133,20 +129,20 @@ def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, i
 
 
 def count_positions(counters: Counters, names: CounterNames) -> int:
-    """Return how many draft positions the counters tell apart."""
+    """Return the number of draft positions in the counters."""
     return sum(key.startswith(f"{names.accepted}[") for key in counters)
 
 
 def count_requests(server: Server, names: CounterNames, send: Send, most: int) -> Counted:
-    """Return what `send` sent, and the growth of the counters over it, with at most `most` drafts.
+    """Send requests by `send`; return the answers and the growth of the counters, at most `most` drafts.
 
-    Raises UnreadableError for counters that contradict themselves, RefusedError for other traffic.
+    Raises UnreadableError for counters that contradict each other, RefusedError for other traffic.
     """
     before = read_counters(server, names)
     if before.get(names.running, 0) > 0:
         raise RefusedError(
-            f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
-            " server without traffic"
+            f"{server} is serving other requests, whose drafts would be counted too; use a server without"
+            " traffic"
         )
     begin = time.perf_counter()
     answers = send()
@@ -159,9 +155,9 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
     # llama.cpp counts no position before its first draft
     if not is_possible or count_positions(before, names) not in (0, positions):
         raise UnreadableError(
-            f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
-            f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
-            " see the server's log, and run against one without traffic"
+            f"{server}/metrics contradicts itself: {names.drafts} grew by {growth[0]} and {names.accepted} by"
+            f" {growth[1:]}; no number may exceed the one before it, nor {most}: see the server's log, and"
+            " use a server without traffic"
         )
     return Counted(answers, seconds, growth[0], tuple(growth[1:]))
 
@@ -175,12 +171,12 @@ def _read_after(server: Server, names: CounterNames, generated: int, tokens: int
             return after
         if grown > tokens:
             raise RefusedError(
-                f"{server} generated {grown} tokens while ours were {tokens}; other traffic shows in its"
-                " counters: run against a server of your own"
+                f"{server} generated {grown} tokens, but these requests {tokens}; its counters include other"
+                " traffic: use a server without traffic"
             )
         if time.monotonic() > deadline:
             raise UnreadableError(
                 f"{server}/metrics shows {grown} of the {tokens} tokens that the server sent; its counters"
-                " stand still: see the server's log"
+                " do not change: see the server's log"
             )
         time.sleep(0.05)

@@ -1,5 +1,6 @@
-"""How much of a target's answers, or of other texts, a reduced draft vocabulary holds, and the acceptance
-that this allows.
+"""The share of a target's answers, or of other texts, that a reduced draft vocabulary holds.
+
+It limits acceptance: a token outside the draft vocabulary is never drafted.
 """
 
 import unicodedata
@@ -13,13 +14,13 @@ from msgspec.structs import replace
 
 from eaglectl.files.checkpoint import history
 
-# below it the vocabulary holds acceptance down: on a trained pair, 0.37 makes a length of 1.40 of 2.78
+# below it the vocabulary lowers acceptance: on a trained pair, 0.37 reduces a length of 2.78 to 1.40
 LEAST_SHARE = 0.8
 ANSWERS, TEXTS, COUNTED = "the answers' tokens", "the texts' tokens", "the counted tokens"
 
 
 class TokenText(Struct, frozen=True):
-    """A text as token ids of the target, the set of its prompt, and its script ("" where it has no letters).
+    """A text as token ids of the target, the set of its prompt, and its script ("" without letters).
 
     The first token of an answer is the target's own, and is not drafted.
     """
@@ -30,14 +31,14 @@ class TokenText(Struct, frozen=True):
 
 
 class Coverage(Struct, frozen=True):
-    """The tokens of texts, how many of them have a draft token, and what that allows at most.
+    """The count of tokens in texts, of those with a draft token, and the acceptance length that they allow.
 
     `most_length` is the acceptance length of a drafter that is right at every covered token. `sets` has the
     same for each set of prompts, `scripts` for the texts of each script (of most of their letters), if there
-    are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the name of the
-    drafter that this one was pruned from, and its draft tokens, by eaglectl.json. `is_of_target`: its lm_head
-    consists of rows of the target's. `commands` count such tokens and select others by the counts, if that
-    needs no training and the files are here.
+    are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the drafter that
+    this one was pruned from, by eaglectl.json: its name and its number of draft tokens. With `is_of_target`,
+    lm_head consists of rows of the target's. `commands` count such tokens and select others by the counts, if
+    that needs no training and the files are local.
     """
 
     tokens: int
@@ -53,16 +54,16 @@ class Coverage(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """How to make the share larger."""
+        """What raises the share."""
         if self.is_of_target:
             return (
-                "train with a draft vocabulary counted on such answers, or take other rows of the target's"
+                "train with a draft vocabulary counted on such answers, or select other rows of the target's"
                 " head by these counts, without training, and measure: it was not trained to draft them"
             )
         if self.wider:
             name, rows = self.wider
-            return f"prune {name} (of {rows} tokens) anew by counts of such answers, without training"
-        return "train with a draft vocabulary that is counted on such answers"
+            return f"prune {name} ({rows} tokens) again by counts of such answers, without training"
+        return "train with a draft vocabulary counted on such answers"
 
     @property
     def share(self) -> float:
@@ -71,21 +72,21 @@ class Coverage(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The share and the cap, in words, with the sets and scripts that have a low share."""
-        text = f"{self.share:.1%} of {self.of}, so a length of {self.most_length:.2f} at most"
+        """The share and the length that it allows, with the sets and scripts that have a low share."""
+        text = f"{self.share:.1%} of {self.of}, so a length of at most {self.most_length:.2f}"
         low = [f"{name} {part.share:.1%}" for name, part in self.low_parts.items()]
         return f"{text} ({', '.join(low)})" if low else text
 
     @property
     def low_parts(self) -> dict[str, "Coverage"]:
-        """The sets, in quotes, and the scripts with a low share; of the same texts the set."""
+        """The sets, in quotes, and scripts with a low share; a script with a set's texts is left out."""
         sets = {f'"{name}"': part for name, part in self.sets.items()}
         scripts = {name: part for name, part in self.scripts.items() if part not in self.sets.values()}
         return {name: part for name, part in (sets | scripts).items() if part.share < LEAST_SHARE}
 
     @property
     def holds_down(self) -> bool:
-        """Whether this, or a set or script of it, holds acceptance down."""
+        """Whether the share of all texts, of a set or of a script is low."""
         return self.share < LEAST_SHARE or bool(self.low_parts)
 
 
@@ -97,7 +98,7 @@ def script_of(text: str) -> str:
 
 
 def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the name of the drafter that was pruned to this one, and its draft tokens; None of others."""
+    """Return the drafter that was pruned to this one: name and number of draft tokens; None if unpruned."""
     for entry in history(record):
         match entry:
             case {"pruning": {"of": int(rows)}, "source": {"name": str(name)}}:
@@ -108,7 +109,7 @@ def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
 def measure_coverage(
     texts: Sequence[TokenText], vocabulary: Collection[int], k: int, of: str = ANSWERS
 ) -> Coverage | None:
-    """Measure the coverage of texts at `k` draft tokens a round, by set and script; None without a token.
+    """Measure the coverage of texts at `k` draft tokens a round, by set and script; None without tokens.
 
     `vocabulary` are the target tokens that have a draft token.
     """

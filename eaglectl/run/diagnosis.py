@@ -1,6 +1,6 @@
-"""Why acceptance is low: causes in the order in which they are tested, of which the first shown is named.
+"""Why acceptance is low: causes are tested in order, and the first that the evidence shows is named.
 
-docs/reference/causes.md is made of the table CAUSES.
+docs/reference/causes.md is generated from the table CAUSES.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,46 +36,46 @@ from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome, ServedAs
 
 Phase = Literal["reading", "reference", "engine", "measured"]
-# of all other endings it is FAIL
+# all other endings are FAIL
 VERDICTS: Mapping[DiagnosisEnding, CheckVerdict] = {
     DiagnosisEnding.HEALTHY: CheckVerdict.PASS,
     DiagnosisEnding.COULD_NOT_LOOK: CheckVerdict.COULD_NOT_LOOK,
 }
 # endings that are no cause of low acceptance
 NO_FAULTS = (*VERDICTS, DiagnosisEnding.NOT_FOUND)
-# below it more is looked at where there is nothing to judge acceptance by; no drafter is weak for it
+# without a threshold, a lower share at position 0 starts further tests; it does not make a drafter weak
 LOOK_POSITION_0 = 0.5
-# between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
+# ratio between sets: healthy drafters have twice the acceptance on some sets (fixtures/real/acceptance.json)
 LEAST_TIMES = 3
 TWICE = "twice as many --prompts"
-# the share of drafts past the drafter's positions up to which the others can be judged
+# with a larger share of drafts past the drafter's positions, the other drafts cannot be judged
 MOST_LEFT_OUT = 0.9
-NO_ENGINE = "no engine was asked for; give --engine or --run-in"
+NO_ENGINE = "no engine was requested; pass --engine or --run-in"
 NOT_RUN = "the reference did not run it"
-# why a look that a cause needs was not taken, where nothing kept it from being taken
+# why a look that a cause needs is missing, if nothing failed
 MISSING = {
     "reference": NOT_RUN,
     "layers": NOT_RUN,
     "engine": NO_ENGINE,
-    "sampled": "measured greedily; give --temperature with that of production",
-    "templated": "run only where acceptance may be low, of plain prompts that fit with the target's chat"
-    " template",
+    "sampled": "measured greedily; pass --temperature with the temperature of production",
+    "templated": "runs only if acceptance may be low, on plain prompts that fit into the context with the"
+    " target's chat template",
 }
 CONTRADICTION = "d2t-t2d"
-CHOICE = "; the first command takes t2d for the right one, the second d2t"
+CHOICE = "; the first command assumes that t2d is right, the second that d2t is"
 ROTATED, MARKED = "rotated-target", "marked-rotation"
 SWITCHED = {"true": "false", "false": "true"}
 
 
 class Evidence(Struct, frozen=True):
-    """What was looked at, phase by phase; a look that was not taken is None.
+    """The looks at a drafter, phase by phase; a missing look is None.
 
     `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
-    a second run of it at the temperature that was asked for, `templated` one of the same texts through the
-    target's chat template. `expected` is the acceptance length that training reported; `commands` are those
-    to run next, by name, without repairs that are known to fail. `gaps` say by look why it was not taken,
-    `refusals` why it refused the drafter. `as_stored` are the newest releases that do not run the file as it
-    is, where no engine was asked for.
+    a second run of the reference at the requested temperature, `templated` one with the same texts in the
+    target's chat template. `expected` is the acceptance length that training reported. `commands` are the
+    next commands by name, without repairs that are known to fail. `gaps` state why a look is missing, by
+    look; `refusals` why it refused the drafter. `as_stored` are the newest releases that do not run the file
+    as stored, if no engine was requested.
     """
 
     validated: Report
@@ -94,42 +94,42 @@ class Evidence(Struct, frozen=True):
     as_stored: tuple[Verdict, ...] = ()
 
     def without(self, look: str, error: Exception) -> "Evidence":
-        """The evidence with why a look gave nothing."""
+        """Return the evidence with the reason why a look failed."""
         if isinstance(error, RefusedError):
             return replace(self, refusals={**self.refusals, look: str(error)})
         return replace(self, gaps={**self.gaps, look: str(error)})
 
     @property
     def served(self) -> SmokeReport | None:
-        """The run that a user sees: the engine's, or the reference's where no engine ran."""
+        """The run that a user sees: the engine's, or the reference's if no engine ran."""
         return self.engine or self.reference
 
     @property
     def threshold(self) -> tuple[float, str] | None:
-        """The acceptance length to judge by, and whose it is; None where there is none.
+        """The acceptance length to judge by, and its origin in words; None if there is none.
 
-        That of --expected, else the lowest that others reach on a run like this one.
+        It is --expected, else the lowest published length of a run like this one.
         """
         if self.expected is not None:
-            return self.expected, "that was expected"
+            return self.expected, "of --expected"
         alike = self.served.published.alike if self.served and self.served.published else ()
         working = [(length.length, length.figure.drafter) for length in alike if not length.is_dead]
-        return (min(working)[0], f"that {min(working)[1]} reaches on such a run") if working else None
+        return (min(working)[0], f"that {min(working)[1]} reaches in such a run") if working else None
 
     @property
     def is_low(self) -> bool:
-        """Whether acceptance is below what was expected, or what others reach on a run like this one."""
+        """Whether acceptance is below the threshold."""
         return bool(self.threshold and self.served and self.served.measured.length.high < self.threshold[0])
 
     @property
     def may_be_low(self) -> bool:
-        """Whether what the files warn of is named: acceptance is low, or may be with nothing to judge by."""
+        """Whether warnings about the files count: acceptance is low, or may be low without a threshold."""
         if self.threshold is not None or self.served is None:
             return self.is_low
         return self.served.measured.per_position[0].value < LOOK_POSITION_0
 
     def serving_errors(self, *, of_target: bool) -> list[Finding]:
-        """Errors of `validate` that change what every engine serves, on the target or on the file."""
+        """Return the errors of `validate` that change serving in every engine, on the target or the file."""
         return [
             finding
             for finding in self.validated.findings
@@ -139,12 +139,12 @@ class Evidence(Struct, frozen=True):
         ]
 
     def known(self, *names: str) -> tuple[str, ...]:
-        """The commands of these names that are not known to fail."""
+        """Return the commands with these names, without those that are known to fail."""
         return tuple(self.commands[name] for name in names if name in self.commands)
 
 
 class Shown(Struct, frozen=True):
-    """What shows a cause: a sentence, the commands to run next, a title, and the fix.
+    """The evidence for a cause: a sentence, the next commands, a title, and the fix.
 
     `better` is a reading that drafts better; the diagnosis' title states both acceptance lengths.
     """
@@ -156,15 +156,15 @@ class Shown(Struct, frozen=True):
     better: Variant | None = None
 
 
-# what shows a cause, why the evidence has nothing on it, or None where the evidence rules it out
+# evidence for a cause, the reason why it could not be tested, or None if the evidence rules it out
 Outcome = Shown | str | None
 
 
 class Cause(Struct, frozen=True):
     """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
 
-    `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
-    documentation. `needs` is the look of the evidence that the test gets as its second argument.
+    `title`, `how` (what the test compares) and `advice` (what to do) are also its documentation. `needs` is
+    the look of the evidence that the test gets as its second argument.
     """
 
     id: str
@@ -178,10 +178,10 @@ class Cause(Struct, frozen=True):
 
 
 class Diagnosis(Result, frozen=True):
-    """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason.
+    """The result of a diagnosis. `ruled_out` are titles of causes, `not_looked` titles with the reason.
 
-    `measured`: what the files leave open, and how measuring answered it before anything else was looked at.
-    `finding` is `words` without the fix. `has_figures`: `title` states acceptance lengths.
+    `measured` are the answers to open questions of the files, which are measured first. `finding` is `words`
+    without the fix. With `has_figures`, `title` states acceptance lengths.
     """
 
     source: str
@@ -200,7 +200,7 @@ class Diagnosis(Result, frozen=True):
 
     @property
     def verdict(self) -> CheckVerdict:
-        """PASS for HEALTHY, COULD_NOT_LOOK, or FAIL for a cause and for none that was found."""
+        """PASS for HEALTHY, COULD_NOT_LOOK for itself, FAIL for any cause and for NOT_FOUND."""
         return VERDICTS.get(self.ending, CheckVerdict.FAIL)
 
 
@@ -211,7 +211,7 @@ def find_cause(
     source: str,
     target: str,
 ) -> Diagnosis:
-    """Test `causes` in order up to the first that is shown; `look` adds what a phase looks at before it."""
+    """Test `causes` in order up to the first that is shown; before each phase, `look` adds its evidence."""
     phase: Phase = "reading"
     ruled_out, not_looked = [], []
     for cause in causes:
@@ -220,21 +220,21 @@ def find_cause(
             evidence = look(phase, evidence)
         look_at = getattr(evidence, cause.needs)
         if look_at is None and cause.needs in MISSING:
-            shown: Outcome = evidence.gaps.get(cause.needs, MISSING[cause.needs])
+            outcome: Outcome = evidence.gaps.get(cause.needs, MISSING[cause.needs])
         else:
-            shown = cause.test(evidence, look_at)
-        if isinstance(shown, Shown):
+            outcome = cause.test(evidence, look_at)
+        if isinstance(outcome, Shown):
             break
         if cause.ending in NO_FAULTS:
             continue
-        if shown is None:
+        if outcome is None:
             ruled_out.append(cause.title)
         else:
-            not_looked.append((cause.title, shown))
-    assert isinstance(shown, Shown), "the last cause is what remains"
-    title, better = shown.title or cause.title, shown.better
+            not_looked.append((cause.title, outcome))
+    assert isinstance(outcome, Shown), "the last cause is always shown"
+    title, better = outcome.title or cause.title, outcome.better
     if better is not None:
-        title += f": {better.stated_length:.2f}, and {better.measured.length.value:.2f} read so"
+        title += f": {better.stated_length:.2f} as stated, {better.measured.length.value:.2f} read so"
     rest = [other.title for other in causes[causes.index(cause) + 1 :] if other.ending not in NO_FAULTS]
     return Diagnosis(
         source,
@@ -242,12 +242,12 @@ def find_cause(
         cause.id,
         cause.ending,
         title,
-        f"{shown.words}; fix: {shown.fix.text}" if shown.fix else shown.words,
-        shown.commands,
+        f"{outcome.words}; fix: {outcome.fix.text}" if outcome.fix else outcome.words,
+        outcome.commands,
         tuple(ruled_out),
-        (*not_looked, *((title, "an earlier question had its answer") for title in rest)),
+        (*not_looked, *((title, "an earlier cause was found") for title in rest)),
         evidence,
-        finding=shown.words,
+        finding=outcome.words,
         has_figures=better is not None,
     )
 
@@ -262,7 +262,7 @@ def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:
 
 
 def _of_rule(evidence: Evidence, name: str, *, when_low: bool) -> Outcome:
-    """A rule's finding, `when_low` where it stands beside low acceptance; or why the rule could not look."""
+    """Return a rule's finding, or why the rule could not look; `when_low`: only if acceptance may be low."""
     findings = [finding for finding in evidence.validated.findings if finding.rule.name == name]
     if not findings:
         return next((gap.reason for gap in evidence.validated.unchecked if gap.rule.name == name), None)
@@ -272,14 +272,14 @@ def _of_rule(evidence: Evidence, name: str, *, when_low: bool) -> Outcome:
 
 
 def _rotation(evidence: Evidence, _: object, name: str, *, when_low: bool) -> Outcome:
-    """What a rule shows, with the conversion that its fix names, for the engine that was asked for."""
-    shown = _of_rule(evidence, name, when_low=when_low)
-    if not isinstance(shown, Shown):
-        return shown
+    """Return a rule's finding with the conversion that its fix names, for the requested engine."""
+    outcome = _of_rule(evidence, name, when_low=when_low)
+    if not isinstance(outcome, Shown):
+        return outcome
     layout = layout_for(evidence.engine_name or "")
     option = "" if layout == default_format().name else f" --for {layout}"
-    commands = tuple(offered.line + option for offered in shown.fix.commands)
-    return replace(shown, commands=commands or shown.commands)
+    commands = tuple(offered.line + option for offered in outcome.fix.commands)
+    return replace(outcome, commands=commands or outcome.commands)
 
 
 def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
@@ -288,14 +288,14 @@ def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
         for entry in evidence.validated.unchecked
         if changes_serving(entry.rule)
         and (entry.rule.family == "target") == of_target
-        and entry.rule.name not in (ROTATED, MARKED)  # which are causes of their own
+        and entry.rule.name not in (ROTATED, MARKED)  # these are causes themselves
     ]
     return f"rules that could not look: {listed(rules)}" if rules else None
 
 
 def _other_target(evidence: Evidence, _: object) -> Outcome:
-    shown = _as_shown(evidence.serving_errors(of_target=True), evidence.commands["validate"])
-    return shown or _unchecked_rules(evidence, of_target=True)
+    errors = _as_shown(evidence.serving_errors(of_target=True), evidence.commands["validate"])
+    return errors or _unchecked_rules(evidence, of_target=True)
 
 
 def _file_rule(evidence: Evidence, _: object) -> Outcome:
@@ -322,15 +322,15 @@ def _tables(evidence: Evidence, _: object) -> Outcome:
     variant = next((variant for variant in variants if variant.name == MADE_OF_T2D), None)
     if variant is None:
         gap = evidence.refusals.get("reference") or evidence.gaps.get("reference") or NOT_RUN
-        return Shown(f"{words}; which of them is right was not measured: {gap}{CHOICE}", both)
-    words += f"; with the tokens of t2d it drafts x{variant.ratio.words} as much as with those of d2t"
+        return Shown(f"{words}; it was not measured which of them is right: {gap}{CHOICE}", both)
+    words += f"; with the tokens of t2d its acceptance length is x{variant.ratio.words} of that with d2t's"
     if variant.is_better or variant.ratio.high < 1:
         return Shown(words, both[:1] if variant.is_better else both[1:])
-    return Shown(f"{words}, which {variant.measured.prompts} prompts cannot tell from chance{CHOICE}", both)
+    return Shown(f"{words}, within chance on {variant.measured.prompts} prompts{CHOICE}", both)
 
 
 def _no_run(evidence: Evidence, _: object, reasons: str, look: str, words: str, command: str) -> Outcome:
-    """Why the evidence has no run of `look` ("gaps" or "refusals"), put into `words`; None where it has."""
+    """Return why a look is missing (`reasons` is "gaps" or "refusals"), within `words`; None if it is not."""
     reason = getattr(evidence, reasons).get(look)
     return Shown(words.format(reason), evidence.known(command)) if reason else None
 
@@ -339,21 +339,25 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
     if (probed := run.probed) is None:
         return NOT_RUN
     if (best := probed.best) is None:
-        few = [each.name for each in probed.variants if each.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
+        unproven = [
+            variant.name for variant in probed.variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS
+        ]
         if not probed.variants:
             return "no reading was tried"
         if (prompts := probed.variants[0].measured.prompts) < LEAST_PROMPTS:
-            return f"{prompts} prompts show no reading to be better; {LEAST_PROMPTS} or more can"
-        return f"too few prompts to tell of {listed(few)}" if few else None
+            return (
+                f"{prompts} prompts are too few to show that a reading is better; use {LEAST_PROMPTS} or more"
+            )
+        return f"too few prompts to judge {listed(unproven)}" if unproven else None
     if best.is_of_layers and evidence.layers and evidence.layers.found and evidence.layers.found.is_better:
-        return f"{best.name} draft better, and so do layers that the search found"
+        return f"{best.name} draft better, and so do other layers from the search"
     name, _, value = best.name.rpartition(" ")
     title = f"it drafts better read with {best.name}"
     if value in SWITCHED:
         title = f"{name} is {SWITCHED[value]} and should be {value}"
     return Shown(
-        f"read with {best.name} it drafts x{best.ratio.words} as much, beyond chance (p"
-        f" {p_words(best.p_value)} after {len(probed.variants)} readings)",
+        f"read with {best.name} its acceptance length is x{best.ratio.words}, beyond chance (p"
+        f" {p_words(best.p_value)}, corrected for {len(probed.variants)} readings)",
         (evidence.commands["repair"],),
         title,
         better=best,
@@ -361,21 +365,25 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
 
 
 def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:
-    if (found := search.found) is None:
+    if (best := search.found) is None:
         return None
-    stated = [str(boundary) for boundary in search.stated]
+    file_boundaries = [str(boundary) for boundary in search.stated]
     words = (
-        f"from {found.name} it drafts x{found.ratio.words} as much as from {','.join(stated)} that the file"
-        f" states, on {found.measured.prompts} prompts that did not choose them among {search.tried} sets"
+        f"with {best.name} its acceptance length is x{best.ratio.words} of that with the file's"
+        f" {','.join(file_boundaries)}, on {best.measured.prompts} prompts that were not used to select them"
+        f" among {search.tried} sets"
     )
-    if not found.is_better:
-        return f"{words}: too few to tell from chance"
-    more = "from each set with one boundary one off it drafts less"
+    if not best.is_better:
+        return f"{words}: within chance on so few prompts"
+    more = "each set with one boundary one layer off drafts worse"
     if search.alike:
         alike = listed((",".join(map(str, boundaries)) for boundaries in search.alike), " or ")
-        more = f"from {alike} it drafts as well, as far as these prompts tell: the trainer's config decides"
-    title = f"trained on boundaries {found.option.partition(' ')[2]}, and the file states {listed(stated)}"
-    return Shown(f"{words}; {more}", (evidence.commands["layers"],), title, better=found)
+        more = f"these prompts do not distinguish them from {alike}: the trainer's config decides"
+    title = (
+        f"trained on boundaries {best.option.partition(' ')[2]}, but the file states"
+        f" {listed(file_boundaries)}"
+    )
+    return Shown(f"{words}; {more}", (evidence.commands["layers"],), title, better=best)
 
 
 def _past_positions(_: Evidence, run: SmokeReport) -> Outcome:
@@ -383,21 +391,21 @@ def _past_positions(_: Evidence, run: SmokeReport) -> Outcome:
         return NOT_RUN
     if probed.starts and probed.left_out > MOST_LEFT_OUT * probed.starts:
         share = f"{probed.left_out:,} of {probed.starts:,} drafts begin"
-        words = f"{share} past the drafter's max_position_embeddings, and nothing can be told of the others"
-        return Shown(f"{words}; give shorter prompts, or train it on longer texts")
+        words = f"{share} past the drafter's max_position_embeddings, and the others are too few to judge"
+        return Shown(f"{words}; use shorter prompts, or train it on longer texts")
     if (fall := probed.fall) is None:
         return None
     return Shown(
-        f"first draft tokens are right in {fall.below:.0%} before position {fall.position} and in"
+        f"{fall.below:.0%} of first draft tokens are right before position {fall.position} and"
         f" {fall.above:.0%} from there on: it was trained on shorter texts than these; train it on texts as"
-        " long as those that are served"
+        " long as the served ones"
     )
 
 
 def _engine_commands(evidence: Evidence, *more: str) -> tuple[str, ...]:
-    """The smallest changes for the one engine that was asked for, without its name before them.
+    """Return the smallest changes for the requested engine, without its name.
 
-    Where reading says of none, the commands with the names `more`.
+    If validation found none, return the commands with the names `more`.
     """
     commands = tuple(
         change.commands[0].line if len(change.steps) == 1 and change.commands else change.text
@@ -424,14 +432,14 @@ def _other_answers(_: Evidence, engine: SmokeReport) -> Outcome:
 
 def _other_drafter(evidence: Evidence, engine: SmokeReport) -> Outcome:
     if (match := engine.match) is None:
-        return "it is seen of servers alone"
+        return "only a server's rounds are compared with the files"
     return Shown(match.words, evidence.known("inspect")) if match.ending == MatchEnding.NO else None
 
 
 def _engine_unfilled(evidence: Evidence, engine: SmokeReport) -> Outcome:
     if (unfilled := engine.run.resolved.get("unfilled")) is None:
-        return "the engine does not say which parameters nothing fills"
-    words = f"parameters that nothing fills: {listed(unfilled)}"
+        return "the engine does not report which parameters stay unfilled"
+    words = f"parameters that no tensor fills: {listed(unfilled)}"
     return Shown(words, _engine_commands(evidence, "convert")) if unfilled else None
 
 
@@ -440,20 +448,20 @@ def _engine_fact(evidence: Evidence, _: object) -> Outcome:
         return NO_ENGINE
     releases, compared = evidence.validated.releases, _ratio(evidence.engine, evidence.reference)
     if not releases:
-        return "which releases the server has is not asked; validate --engine takes one"
+        return "the server's release is not judged; pass it to `validate --engine`"
     if compared is not None and compared.low >= MAX_REGRESSION:
         return None
     failed = [verdict for verdict in releases if verdict.outcome.is_known_wrong]
     if not failed:
         is_open = any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
-        return "its verdict is open: see `validate --engine`" if is_open else None
+        return "the verdict on this release is unknown: see `validate --engine`" if is_open else None
     last = failed[-1]
     words = f"{last.engine} {last.release} does not serve it as trained: {'; '.join(last.reasons)}"
     return Shown(words, _engine_commands(evidence, "convert"))
 
 
 def _ratio(run: SmokeReport | None, reference: SmokeReport | None) -> Estimate | None:
-    """Acceptance in a run over that in the reference; None where the two cannot be compared."""
+    """Return acceptance in a run over that in the reference; None if the two cannot be compared."""
     if run is None or reference is None or run.k != reference.k:
         return None
     both = run.run.results, reference.run.results
@@ -463,13 +471,13 @@ def _ratio(run: SmokeReport | None, reference: SmokeReport | None) -> Estimate |
 def _other_run(
     evidence: Evidence, run: SmokeReport, missing: str, words: str, most: float = 1.0, is_gain: bool = False
 ) -> Outcome:
-    """A run with clearly less acceptance than the reference's, or clearly more, where that is the fault."""
+    """Return a run with clearly lower acceptance than the reference's; with `is_gain`, clearly higher."""
     if (change := _ratio(run, evidence.reference)) is None:
         return missing
-    is_shown = change.high < most and change.value < MAX_REGRESSION
+    is_clear = change.high < most and change.value < MAX_REGRESSION
     if is_gain:
-        is_shown = change.low > 1 and change.value >= LEAST_GAIN
-    if not is_shown or _is_thin(run.measured):
+        is_clear = change.low > 1 and change.value >= LEAST_GAIN
+    if not is_clear or _is_thin(run.measured):
         return None
     commands = _engine_commands(evidence, "convert") if run is evidence.engine else ()
     return Shown(words.format(run=run, reference=evidence.reference, change=change), commands)
@@ -480,21 +488,21 @@ def _is_thin(measured: Measurement) -> bool:
 
 
 def _is_dead(measured: Measurement) -> bool:
-    """Whether it accepts next to nothing, as a drafter that is broken or was never trained."""
+    """Whether almost no draft token is accepted, as of a broken or untrained drafter."""
     return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
 
 
 def _draft_vocabulary(_: Evidence, served: SmokeReport) -> Outcome:
     if (coverage := served.coverage) is None:
         return (
-            "the draft vocabulary is the target's, its table is not settled, or the run does not tell the"
-            " answers' tokens"
+            "the draft vocabulary is the target's, its table is open, or the run does not report the answers'"
+            " tokens"
         )
     if not coverage.holds_down or _is_thin(served.measured):
         return None
     low = listed(coverage.low_parts)
     return Shown(
-        f"the draft vocabulary holds {coverage.words}, and {served.measured.length.value:.2f} was measured:"
+        f"the draft vocabulary holds {coverage.words}; measured: {served.measured.length.value:.2f};"
         f" {coverage.advice}",
         coverage.commands,
         f"a draft vocabulary without the tokens of {low}" if low else "",
@@ -504,11 +512,11 @@ def _draft_vocabulary(_: Evidence, served: SmokeReport) -> Outcome:
 def _one_set(_: Evidence, served: SmokeReport) -> Outcome:
     sets = {name: part.length for name, part in served.by_set.items() if not _is_thin(part)}
     if len(sets) < 2:
-        return 'the prompts are of one set; name sets in --prompts ("set")'
+        return 'all prompts are of one set; name sets in --prompts ("set")'
     most = max(length.low for length in sets.values()) - 1
     low = [name for name, length in sets.items() if length.high - 1 < most / LEAST_TIMES]
     figures = listed(f'"{name}" {length.value:.2f}' for name, length in sets.items())
-    words = f"acceptance lengths by set: {figures}; it loses on {listed(low)}: train it on prompts like those"
+    words = f"acceptance lengths by set: {figures}; it is low on {listed(low)}: train it on such prompts"
     return Shown(words) if low else None
 
 
@@ -517,7 +525,7 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
     if _is_thin(measured):
         return Shown(
             f"{measured.prompts} prompts with {measured.drafts} drafts are too few to judge by;"
-            f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: give more"
+            f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: use more"
             " --prompts, or more --max-tokens"
         )
     if evidence.engine and evidence.engine.match and evidence.engine.gaps:
@@ -526,8 +534,7 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
         needed = f"about {variant.prompts_needed}" if variant.prompts_needed else TWICE
         return Shown(
             f"{variant.name} {'draft' if variant.is_of_layers else 'drafts'} better by"
-            f" x{variant.ratio.words}, which {variant.measured.prompts} prompts cannot tell from chance: give"
-            f" {needed}",
+            f" x{variant.ratio.words}, within chance on {variant.measured.prompts} prompts: use {needed}",
             evidence.known("more"),
         )
     if words := _open_run(evidence):
@@ -535,18 +542,18 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
     length = measured.length
     if threshold and length.value < MAX_REGRESSION * threshold[0] and length.high >= threshold[0]:
         return Shown(
-            f"acceptance length {length.words} does not tell whether it is below the {threshold[0]:g}"
-            f" {threshold[1]}: give more --prompts than {measured.prompts}"
+            f"acceptance length {length.words} may be below the {threshold[0]:g} {threshold[1]} or not: use"
+            f" more --prompts than {measured.prompts}"
         )
     return None
 
 
 def open_reading(evidence: Evidence) -> Variant | None:
-    """The reading, or the layers, that gain on these prompts and that more of them could show to be better.
+    """Return the reading, or the layers, with a gain that only more prompts could show to be beyond chance.
 
-    Of a dead drafter it is any that is alive: nothing is "dead in every reading" beside it.
+    For a dead drafter it is any reading that is alive, as the drafter is then not dead in every reading.
     """
-    run, found = evidence.reference, evidence.layers.found if evidence.layers else None
+    run, searched = evidence.reference, evidence.layers.found if evidence.layers else None
     is_dead = run is not None and _is_dead(run.measured)
     unproven = {ReadingOutcome.TOO_FEW_PROMPTS} | ({ReadingOutcome.NO_BETTER} if is_dead else set())
     gaining = [
@@ -556,16 +563,16 @@ def open_reading(evidence: Evidence) -> Variant | None:
         and variant.ratio.value >= LEAST_GAIN
         and not (is_dead and _is_dead(variant.measured))
     ]
-    return max(gaining, key=lambda variant: variant.ratio.value, default=found)
+    return max(gaining, key=lambda variant: variant.ratio.value, default=searched)
 
 
 def _open_run(evidence: Evidence) -> str:
-    """Sampling that costs, or a chat template that gains, where a few more prompts could show it; "": none.
+    """Return a loss by sampling, or a gain by the chat template, that a few more prompts could show; else "".
 
-    Not where that is many times the prompts given, as of chance.
+    A change that needs more than MOST_TIMES the prompts counts as chance.
     """
     for run, where, is_loss in (
-        (evidence.sampled, "at the temperature that was asked for", True),
+        (evidence.sampled, "at the requested temperature", True),
         (evidence.templated, "in the target's chat template", False),
     ):
         compared = _ratio(run, evidence.reference)
@@ -577,8 +584,8 @@ def _open_run(evidence: Evidence) -> str:
         needed = prompts_to_tell(compared, 1.0, prompts)
         if needed is not None and needed <= MOST_TIMES * prompts:
             return (
-                f"{where} the prompts have x{compared.words} of their acceptance, which {prompts} prompts"
-                f" cannot tell from chance: give about {needed}"
+                f"{where} the acceptance length is x{compared.words}, within chance on {prompts} prompts: use"
+                f" about {needed}"
             )
     return ""
 
@@ -586,35 +593,35 @@ def _open_run(evidence: Evidence) -> str:
 def _other_revision(evidence: Evidence, _: object) -> Outcome:
     if not evidence.has_own_embedding:
         return "the file has no embedding of its own to compare with the target's"
-    shown = _of_rule(evidence, "own-embedding", when_low=True)
-    if isinstance(shown, Shown):
+    outcome = _of_rule(evidence, "own-embedding", when_low=True)
+    if isinstance(outcome, Shown):
         advice = "; pass the revision that it was trained for, or train it on this one"
-        return replace(shown, words=shown.words + advice, fix=Fix())
-    return shown or "its embedding is the target's, which revisions may share"
+        return replace(outcome, words=outcome.words + advice, fix=Fix())
+    return outcome or "its embedding is the target's, which several revisions may share"
 
 
 def _quantised_target(evidence: Evidence, _: object) -> Outcome:
     words = (
-        "the target is quantised, and acceptance is low with nothing else found: measure with the target that"
-        " the drafter was trained with; where that is good, train it on the quantised target's own states"
+        "the target is quantised, and acceptance is low without another cause: measure with the target that"
+        " the drafter was trained with; if that is good, train it on the quantised target's states"
     )
     return Shown(words) if evidence.is_target_quantised and evidence.is_low else None
 
 
 def _weak(evidence: Evidence, served: SmokeReport) -> Outcome:
     if (threshold := evidence.threshold) is None:
-        return "no figure of a run like this one; --expected states training's"
+        return "no published length of a run like this one; pass training's with --expected"
     if _is_dead(served.measured) or evidence.expected is not None or not evidence.is_low:
         return None
     return Shown(
-        f"{_figures(served)}: alive, the same in every reading, and below the {threshold[0]:g}"
+        f"{_figures(served)}: alive, not better in any reading, and below the {threshold[0]:g}"
         f" {threshold[1]}: it needs more training, or prompts like those it was trained on"
     )
 
 
 def _figures(served: SmokeReport) -> str:
     first, length = served.measured.per_position[0], served.measured.length
-    return f"acceptance length {length.words} at k={served.k}, position 0 accepted in {first.value:.0%}"
+    return f"acceptance length {length.words} at k={served.k}, {first.value:.0%} accepted at position 0"
 
 
 def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
@@ -623,16 +630,17 @@ def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
     words = _figures(served)
     if evidence.as_stored:
         names = listed([f"{verdict.engine} {verdict.release}" for verdict in evidence.as_stored])
-        words += f", as it was trained; as it is stored, in {names}: {evidence.as_stored[0].reasons[0]}"
-        return Shown(words, evidence.known("mend"), "its weights draft, and engines read the file otherwise")
+        words += f", run as trained; as stored, in {names}: {evidence.as_stored[0].reasons[0]}"
+        title = "its weights draft well, but engines read the file differently"
+        return Shown(words, evidence.known("mend"), title)
     if evidence.expected is not None:
-        return Shown(f"{words}, as far as these prompts tell that of training ({evidence.expected:g})")
+        return Shown(f"{words}: on these prompts not below that of training ({evidence.expected:g})")
     if (threshold := evidence.threshold) is not None:
-        return Shown(f"{words}, as others: not below the {threshold[0]:g} {threshold[1]}")
+        return Shown(f"{words}: not below the {threshold[0]:g} {threshold[1]}")
     lines = served.published.lines if served.published else ()
     return Shown(
-        f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it cannot be"
-        f" told here: {'; '.join(lines) or 'no published length of this target is known'}"
+        f"{words}; no cause was found; there is no threshold for this run:"
+        f" {'; '.join(lines) or 'no published length of this target is known'}"
     )
 
 
@@ -640,11 +648,11 @@ def _not_found(evidence: Evidence, served: SmokeReport) -> Outcome:
     words = f"acceptance length {served.measured.length.value:.2f} at k={served.k}"
     if _is_dead(served.measured):
         words += (
-            ", that of a dead drafter in every reading: never trained, or for another target of these shapes,"
-            " as this one is once its residual stream is rotated (QuaRot, SpinQuant)"
+            ", dead in every reading: it was never trained, or it is for another target of these shapes, such"
+            " as this one with its residual stream rotated (QuaRot, SpinQuant)"
         )
     elif evidence.expected is not None:
-        words += f", below the {evidence.expected:g} that was expected, with nothing found"
+        words += f", below --expected {evidence.expected:g}, without a cause found"
     return Shown(words, evidence.known("probe"))
 
 
@@ -655,8 +663,8 @@ CAUSES: tuple[Cause, ...] = (
         "reading",
         title="a target whose residual stream is rotated",
         how=(
-            "the target's embedding: the lengths and angles of the drafter's own rows, and other values"
-            " (EGL710)"
+            "whether rows of the target's embedding have the lengths and angles of the drafter's, but other"
+            " values (EGL710)"
         ),
         advice="Run the printed `convert --target-rotation`.",
         test=partial(_rotation, name=ROTATED, when_low=False),
@@ -676,25 +684,25 @@ CAUSES: tuple[Cause, ...] = (
         "reading",
         title="a file that contradicts itself or misses tensors",
         how="errors of `validate` that change what every engine serves",
-        advice=("Run the printed `convert`; what it cannot repair has to be restored from the trainer."),
+        advice=("Run the printed `convert`; restore what it cannot repair from the trainer."),
         test=_file_rule,
     ),
     Cause(
         "tables",
         DiagnosisEnding.FILE,
         "reference",
-        title="d2t and t2d that name other tokens",
+        title="d2t and t2d that name different tokens",
         how=("EGL305, and the sensitivity probe: whether the tokens of t2d draft better than those of d2t"),
-        advice="Run the printed `convert`; where it is not told which of them is right, choose.",
+        advice="Run the printed `convert`; if two are printed, choose the one for the right table.",
         test=_tables,
     ),
     Cause(
         "refused",
         DiagnosisEnding.FILE,
         "reference",
-        title="a file that is not read without an answer",
+        title="a file with open questions",
         how="whether the reference refuses the drafter",
-        advice="Follow the sentence; `inspect` lists the questions.",
+        advice="Follow the message; `inspect` lists the questions.",
         test=partial(_no_run, reasons="refusals", look="reference", words="{}", command="inspect"),
     ),
     Cause(
@@ -702,8 +710,8 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.COULD_NOT_LOOK,
         "reference",
         title="no run of the reference",
-        how="whether the target, its weights, torch and the prompts are there",
-        advice="Follow the sentence.",
+        how="whether the target, its weights, torch and the prompts are available",
+        advice="Follow the message.",
         test=partial(
             _no_run, reasons="gaps", look="reference", words="{}; then diagnose again", command="diagnose"
         ),
@@ -724,10 +732,10 @@ CAUSES: tuple[Cause, ...] = (
         "reference",
         title="other aux layers than the file states",
         how=(
-            "other boundaries of the target, moved one by one while first draft tokens get better on half of"
-            " the prompts, and judged on the other half"
+            "other boundaries of the target: moved one at a time while more first draft tokens are right on"
+            " half of the prompts, and judged on the other half"
         ),
-        advice="Run the printed `convert --aux-layers`, after a look into the trainer's config.",
+        advice="Check the trainer's config, then run the printed `convert --aux-layers`.",
         test=_other_layers,
         needs="layers",
     ),
@@ -736,7 +744,8 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.PROMPTS,
         "reference",
         title="texts longer than it was trained on",
-        how="where first draft tokens stop being right, and drafts past max_position_embeddings",
+        how="the position from which fewer first draft tokens are right, and drafts past"
+        " max_position_embeddings",
         advice="Serve shorter texts, or train on longer ones.",
         test=_past_positions,
         needs="reference",
@@ -754,7 +763,7 @@ CAUSES: tuple[Cause, ...] = (
         "engine-setting",
         DiagnosisEnding.ENGINE,
         "engine",
-        title="an engine that uses other settings than the file means",
+        title="an engine that uses other settings than the file states",
         how="norm switches and aux layers that the engine resolved",
         advice="Run the printed `convert`.",
         test=_engine_setting,
@@ -765,8 +774,8 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.COULD_NOT_LOOK,
         "engine",
         title="a server of another target",
-        how="the server's greedy answers beside those of the target's files",
-        advice="Give the target that it serves, as `--target`.",
+        how="the server's greedy answers compared with those of the target's files",
+        advice="Pass the target that it serves as `--target`.",
         test=_other_answers,
         needs="engine",
     ),
@@ -774,9 +783,9 @@ CAUSES: tuple[Cause, ...] = (
         "server-drafter",
         DiagnosisEnding.ENGINE,
         "engine",
-        title="a server that drafts otherwise than these files",
-        how="the rounds of the server and of the files, prompt by prompt, where the answers are equal",
-        advice="Load these files there again; `inspect` tells what its engine reads otherwise.",
+        title="a server that drafts differently than these files",
+        how="the rounds of the server and of the files, for each prompt with equal answers",
+        advice="Load these files into the server again; `inspect` shows what its engine reads differently.",
         test=_other_drafter,
         needs="engine",
     ),
@@ -796,9 +805,7 @@ CAUSES: tuple[Cause, ...] = (
         "engine",
         title="a release that is known not to serve it as trained",
         how="what this release is known to do with such a file, unless its own run shows no loss",
-        advice=(
-            "Write the keys that are named, run the printed `convert`, or install the release that is named."
-        ),
+        advice=("Write the named keys, run the printed `convert`, or install the named release."),
         test=_engine_fact,
     ),
     Cause(
@@ -807,13 +814,13 @@ CAUSES: tuple[Cause, ...] = (
         "engine",
         title="an engine that computes something else",
         how="acceptance in the engine over that in the reference, on the same prompts",
-        advice="Try the printed `convert`, another release, and report it to the engine.",
+        advice="Try the printed `convert` or another release, and report it to the engine.",
         test=partial(
             _other_run,
-            missing="the engine's run has another number of drafts in a round than the reference's",
+            missing="the engine drafts another number of tokens in a round than the reference",
             most=MAX_REGRESSION,
-            words="{run.run.engine} {run.run.version} accepts x{change.words} of what the reference does with"
-            " the same file, and says of no setting that it differs",
+            words="the acceptance length in {run.run.engine} {run.run.version} is x{change.words} of the"
+            " reference's with the same file, and the engine reports no different setting",
         ),
         needs="engine",
     ),
@@ -822,7 +829,7 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.PROMPTS,
         "measured",
         title="sampling",
-        how="acceptance at `--temperature` below that at 0",
+        how="whether acceptance at `--temperature` is below that at 0",
         advice=(
             "Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
             " answers."
@@ -832,7 +839,7 @@ CAUSES: tuple[Cause, ...] = (
             missing=MISSING["sampled"],
             words="acceptance length {run.measured.length.value:.2f} at temperature {run.temperature:g} and"
             " {reference.measured.length.value:.2f} at 0 (ratio {change.words}), with greedy drafts: sampled"
-            " tokens are harder to foresee; lower the temperature, have vLLM sample drafts too"
+            " tokens are harder to predict; lower the temperature, have vLLM sample drafts too"
             " (draft_sample_method probabilistic in --speculative-config), or train it on sampled answers",
         ),
         needs="sampled",
@@ -842,15 +849,15 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.PROMPTS,
         "measured",
         title="prompts without the target's chat template",
-        how="plain prompts again, through the target's chat template",
-        advice="Give chats as `messages`.",
+        how="plain prompts, run again through the target's chat template",
+        advice="Pass chats as `messages`.",
         test=partial(
             _other_run,
             missing=MISSING["templated"],
             is_gain=True,
             words="acceptance length {run.measured.length.value:.2f} with the same texts in the target's chat"
-            ' template, and {reference.measured.length.value:.2f} as given: give chats as "messages", as a'
-            " server gets them",
+            ' template, and {reference.measured.length.value:.2f} as given: pass chats as "messages", as'
+            " servers get them",
         ),
         needs="templated",
     ),
@@ -860,12 +867,12 @@ CAUSES: tuple[Cause, ...] = (
         "measured",
         title="a draft vocabulary without the tokens of the answers",
         how=(
-            "the share of the answers' tokens that a reduced draft vocabulary holds, in all, by set and by"
-            " script"
+            "the share of the answers' tokens that a reduced draft vocabulary holds, over all prompts, by set"
+            " and by script"
         ),
         advice=(
-            "Count the tokens of such answers by the printed command. Prune a drafter that was pruned anew by"
-            " them, without training; train any other with a draft vocabulary of them."
+            "Count the tokens of such answers with the printed command. Prune a pruned drafter again by these"
+            " counts, without training; train any other with a draft vocabulary of these tokens."
         ),
         test=_draft_vocabulary,
     ),
@@ -875,10 +882,9 @@ CAUSES: tuple[Cause, ...] = (
         "measured",
         title="one kind of prompts",
         how=(
-            "sets of prompts of which it accepts less than a third of the draft tokens that it does of"
-            " another"
+            "sets of prompts on which fewer than a third as many draft tokens are accepted as on another set"
         ),
-        advice="Train on prompts like those it loses on.",
+        advice="Train on prompts like those of the low sets.",
         test=_one_set,
     ),
     Cause(
@@ -886,16 +892,16 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.COULD_NOT_LOOK,
         "measured",
         title="too few prompts",
-        how="numbers of prompts and drafts, and intervals that hold both answers",
-        advice="Give more `--prompts`.",
+        how="the counts of prompts and drafts, and intervals that contain both answers",
+        advice="Use more `--prompts`.",
         test=_too_few,
     ),
     Cause(
         "marked-rotation",
         DiagnosisEnding.PAIR,
         "measured",
-        title="a target that its files mark as rotated",
-        how="low acceptance, and QuaRot or SpinQuant in the target's files (EGL711)",
+        title="a target that is marked as rotated",
+        how="low acceptance, and a mark of QuaRot or SpinQuant in the target's files (EGL711)",
         advice="Run the printed `convert --target-rotation`, unless it was trained on this target.",
         test=partial(_rotation, name=MARKED, when_low=True),
     ),
@@ -914,7 +920,7 @@ CAUSES: tuple[Cause, ...] = (
         "measured",
         title="a quantised target",
         how="low acceptance, and a target with quantization_config",
-        advice="Measure with the target of the training.",
+        advice="Measure with the target that it was trained with.",
         test=_quantised_target,
     ),
     Cause(
@@ -922,7 +928,7 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.TRAINING,
         "measured",
         title="a drafter that was not trained",
-        how="low acceptance, and tensors as initialised (EGL207)",
+        how="low acceptance, and tensors that look randomly initialised (EGL207)",
         advice="Train it.",
         test=lambda evidence, _: _of_rule(evidence, "untrained", when_low=True),
     ),
@@ -931,8 +937,8 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.TRAINING,
         "measured",
         title="too little training",
-        how=("acceptance below that of every drafter that others ran likewise, with nothing else found"),
-        advice="Train it longer, on prompts like those that are served.",
+        how=("acceptance below every published length of such a run, without another cause"),
+        advice="Train it longer, on prompts like the served ones.",
         test=_weak,
     ),
     Cause(
@@ -940,14 +946,13 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.COULD_NOT_LOOK,
         "measured",
         title="no run of the engine",
-        how="whether the engine that was asked for ran",
-        advice="Follow the sentence.",
+        how="whether the requested engine ran",
+        advice="Follow the message.",
         test=partial(
             _no_run,
             reasons="gaps",
             look="engine",
-            words="nothing was found in the file, the reference and the prompts, and the engine did not run:"
-            " {}",
+            words="the file, the reference and the prompts show no cause, and the engine did not run: {}",
             command="",
         ),
     ),
@@ -956,7 +961,7 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.HEALTHY,
         "measured",
         title="nothing found",
-        how="acceptance that is not below what it can be judged by, with nothing found",
+        how="acceptance that is not below its threshold, without a cause found",
         advice="Nothing to do.",
         test=_healthy,
     ),
@@ -965,8 +970,8 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.NOT_FOUND,
         "measured",
         title="no cause found",
-        how="what remains",
-        advice="See what was ruled out and what was not looked at.",
+        how="no cause above is shown",
+        advice="See which causes were ruled out and which were not looked at.",
         test=_not_found,
     ),
 )

@@ -1,9 +1,9 @@
-"""Requests to a server that already runs, and its answers in JSON, read strictly.
+"""Requests to a running server, and its answers in JSON, read strictly.
 
-The URL alone decides where a request goes. Proxies and netrc of the environment are not read: they would send
-the URL's password to another host. Only what says which certificates to trust is (SSL_CERT_FILE,
-SSL_CERT_DIR). Redirects are not followed. The transport is used without httpx's client, whose log shows whole
-URLs. Answers are held to answers.schema.json before anything uses them.
+Only the URL decides where a request goes. Proxies and netrc of the environment are not used: they would send
+the URL's password to another host. Of the environment, only the trusted certificates (SSL_CERT_FILE,
+SSL_CERT_DIR) are read. Redirects are not followed. The transport is used without httpx's client, whose log
+shows whole URLs. Answers are validated against answers.schema.json before use.
 """
 
 import base64
@@ -27,9 +27,9 @@ from eaglectl.errors import UnreadableError, check
 from eaglectl.files.header import parse_json
 from eaglectl.text import escaped, masked
 
-# no page of a server that was read for this is larger than some hundred kilobytes
+# the pages of servers that are read here have at most some hundred kilobytes
 MAX_BODY = 8 << 20
-# seconds for a page, which no model has to run for
+# seconds for a page, for which no model runs
 PAGE_TIMEOUT = 30.0
 # characters of a server's text that a message repeats
 MAX_TEXT = 300
@@ -41,7 +41,7 @@ CHECK = "check the URL of --run-in, and the server's log"
 class Server(Struct, frozen=True):
     """A server: its URL without name and password, which are in `headers`, and seconds for a completion.
 
-    `label` is the URL as messages show it, `secrets` are texts that none may show.
+    `label` is the URL for messages, `secrets` are texts that no message may show.
     """
 
     url: httpx2.URL
@@ -57,11 +57,11 @@ class Server(Struct, frozen=True):
     def read(self, path: str, body: bytes | None = None, *, may_lack: bool = False) -> bytes:
         """Read the bytes at `path`, by POST if there is a body. Raises UnreadableError.
 
-        With `may_lack`, empty if the server says that it has nothing there (4xx).
+        With `may_lack`, return b"" if the server has no such page (4xx).
         """
         seconds = self.timeout if body is not None else min(self.timeout, PAGE_TIMEOUT)
         try:
-            # a loop of its own, as the caller may run in one; an interrupt here cancels what runs there
+            # a separate event loop, as the caller may run in one; an interrupt cancels the request
             with start_blocking_portal() as portal:
                 status, answer = portal.call(_fetch, self, path, body, seconds)
             if status == 200:
@@ -72,13 +72,13 @@ class Server(Struct, frozen=True):
             fault = f"answered {status}{f' ({text})' if text else ''}; {CHECK}"
         except TimeoutError:
             fault = (
-                f"did not finish its answer within {seconds:g} s; see whether it hangs, or raise --timeout"
+                f"did not finish its answer within {seconds:g} s; check whether it hangs, or raise --timeout"
             )
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             fault = f"cannot be reached ({self.shown(str(error))}); start the server, or {CHECK}"
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
-            # ValueError: what the HTTP parser itself trips over
-            fault = f"broke its answer off, or it is not HTTP ({type(error).__name__}); {CHECK}"
+            # ValueError: an error of the HTTP parser
+            fault = f"sent an incomplete answer, or one that is not HTTP ({type(error).__name__}); {CHECK}"
         raise UnreadableError(f"{self}{path} {fault}")
 
     def shown(self, text: str) -> str:
@@ -104,7 +104,7 @@ def open_server(url: str, timeout: float) -> Server:
         (
             # not repeated: what cannot be parsed cannot be masked
             not is_url or (parsed.port or 1) not in range(1, 1 << 16),
-            "--run-in: this is no URL of a server; write it as http://HOST:PORT",
+            "--run-in: this is not a server's URL; write it as http://HOST:PORT",
             ("--run-in",),
         ),
         (
@@ -157,8 +157,8 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
                 if response.status_code in (301, 302, 303, 307, 308):
                     place = server.shown(response.headers.get("location", "nowhere"))
                     raise UnreadableError(
-                        f"{server}{path} redirects ({response.status_code}) to {place}, to which nothing is"
-                        " sent; if that is yours, give the URL where it answers to --run-in",
+                        f"{server}{path} redirects ({response.status_code}) to {place}; eaglectl follows no"
+                        " redirects: if you trust it, pass its URL with --run-in",
                         options=("--run-in",),
                     )
                 return response.status_code, await _body(f"{server}{path}", response)
@@ -167,10 +167,10 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
 
 
 async def _body(place: str, response: httpx2.Response) -> bytes:
-    """Read the body, whole for 200 and its beginning otherwise."""
+    """Read the body: completely for status 200, else its beginning."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnreadableError(
-            f"{place} sends its answer compressed, although it was asked not to; {CHECK}",
+            f"{place} sends a compressed answer, although identity encoding was requested; {CHECK}",
             options=("--run-in",),
         )
     body, is_success = bytearray(), response.status_code == 200
@@ -185,9 +185,9 @@ async def _body(place: str, response: httpx2.Response) -> bytes:
     return bytes(body) if is_success else bytes(body[:SHOWN_BYTES])
 
 
-# draft tokens in a round; no EAGLE drafter makes as many. A server may finish the last round of an answer
+# the most draft tokens in a round, more than any EAGLE drafter's; a server may finish an answer's last round
 MAX_STEPS = 64
-# 20.0 is an integer to JSON Schema, and no count here
+# 20.0 is an integer in JSON Schema, but not a count here
 CHECKER = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
 # the number of new tokens, and the answer
 Completion = tuple[int, Mapping[str, Any]]
@@ -206,7 +206,7 @@ def get(
 
 
 def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[str, Any]:
-    """Parse `raw` as an answer of `kind`. Raises UnreadableError, which names the first fault."""
+    """Parse `raw` as an answer of `kind`. Raises UnreadableError with the first fault."""
     place, advice = f"{server}{path}", _schema()["$defs"][kind]["title"]
     try:
         value: Mapping[str, Any] = parse_json(place, raw)

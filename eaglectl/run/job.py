@@ -1,8 +1,8 @@
-"""What an engine is given to run, its prompts as token ids of the target's tokenizer, and what it returns.
+"""The job of an engine, its prompts as token ids of the target's tokenizer, and its result.
 
-The tokenizer's chat template is a program of others, and rendered within a time and a size. At the end, the
-reference engine: the target in transformers, the drafter in plain torch. A Stage has both loaded once, with
-the prompts of a job, for several runs, drafters or readings.
+The tokenizer's chat template is untrusted code, and runs within limits of time and size. At the end of the
+module, the reference engine: the target in transformers, the drafter in plain torch. A Stage has both loaded
+once, with the prompts of a job, for several runs, drafters or readings.
 """
 
 import ctypes
@@ -43,11 +43,11 @@ class EngineJob(Struct, frozen=True):
     """A drafter (a folder in vLLM's layout) to run on its target, with prompts and settings.
 
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
-    tokens for each prompt; `ignores_eos` goes on past the end of a sequence. `timeout` is in seconds.
-    `trust_remote_code` lets the target's own code run. `engine_arguments` are the engine's own, by name.
-    `draft_tokens` is the target token of each draft token by the checkpoint, if it was read; `marked_tokens`
-    are those of a t2d that contradicts d2t. `compares_plain`: the engine decodes the prompts without the
-    drafter too.
+    tokens for each prompt. With `ignores_eos`, decoding continues past the end of a sequence. `timeout` is in
+    seconds. `trust_remote_code` lets the target's own code run. `engine_arguments` are the user's arguments
+    for the engine, by name. `draft_tokens` has the target token of each draft token by the checkpoint, if it
+    was read; `marked_tokens` are those of a t2d that contradicts d2t. With `compares_plain`, the engine
+    decodes the prompts without the drafter too.
     """
 
     folder: Path
@@ -76,11 +76,11 @@ class EngineJob(Struct, frozen=True):
 
 
 class EngineRun(Struct, frozen=True):
-    """What an engine did: a result for each prompt with the drafter, and the tokens of plain decoding.
+    """The result of an engine: a result for each prompt with the drafter, and the tokens of plain decoding.
 
     `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` are the
-    settings that the engine reports, `differences` those that contradict the checkpoint. `proves` states what
-    a run of this engine is evidence of. `arguments` are the engine arguments of the user.
+    settings that the engine reports, `differences` those that contradict the checkpoint. `proves` states for
+    what a run of this engine is evidence. `arguments` are the engine arguments of the user.
     """
 
     engine: str
@@ -105,11 +105,11 @@ class EngineRun(Struct, frozen=True):
 
 
 class LoadResult(Result, frozen=True):
-    """What vLLM's drafter class and loader make of a checkpoint.
+    """The result of loading a checkpoint with vLLM's drafter class and loader.
 
     `version` is vLLM's release, `unfilled` are parameters that no file fills, `resolved` the settings of the
-    class, `shared` parameters that vLLM takes from the target. `trust_remote_code`: the target's own code was
-    allowed to run.
+    class, `shared` parameters that vLLM takes from the target. With `trust_remote_code`, the target's own
+    code was allowed to run.
     """
 
     version: str
@@ -122,7 +122,7 @@ class LoadResult(Result, frozen=True):
 # a template takes milliseconds; a text of a million tokens has some MB
 SECONDS = 10.0
 MAX_TEXT = 16 << 20
-# address space that rendering may take beyond what the process has
+# address space that rendering may add to the process's
 MAX_MEMORY = 2 << 30
 
 
@@ -143,16 +143,16 @@ def tokenise(job: EngineJob) -> list[list[int]]:
         except Exception as error:  # a chat template is a program
             raise UnreadableError(
                 f"the tokenizer or chat template of the target {job.target} fails on {_name(number, prompt)}:"
-                f" {error_text(error)}; take the target's own, or leave the prompt out"
+                f" {error_text(error)}; use the target's original files, or remove the prompt"
             ) from None
         most = len(ids) if context_length is None else max(context_length - job.max_tokens - job.k, 0)
         check(
-            (not ids, f'a prompt of set "{prompt.set}" is empty once tokenised; leave it out'),
+            (not ids, f'a prompt of set "{prompt.set}" has no tokens; remove it'),
             (
                 len(ids) > most,
-                f"{_name(number, prompt)} has {len(ids)} tokens, and {most} fit: the target's context of"
-                f" {context_length} leaves no room for {job.max_tokens} new tokens and {job.k} draft tokens"
-                " after more; shorten the prompt, or ask for fewer new tokens",
+                f"{_name(number, prompt)} has {len(ids)} tokens, but the target's context of {context_length}"
+                f" has room for {most} before {job.max_tokens} new tokens and {job.k} draft tokens; shorten"
+                " the prompt, or request fewer new tokens",
             ),
         )
         texts.append(ids)
@@ -182,7 +182,7 @@ def _load_shared(key: object, load: Callable[[], Any]) -> Any:
 def check_token_ids(job: EngineJob) -> None:
     """Raise UsageError for a prompt with ids beyond the target's vocabulary.
 
-    Raises UnreadableError where the target's config does not state its vocabulary.
+    Raises UnreadableError if the target's config does not state its vocabulary.
     """
     with_ids = [(number, prompt) for number, prompt in enumerate(job.prompts, 1) if prompt.token_ids]
     if not with_ids:
@@ -190,14 +190,14 @@ def check_token_ids(job: EngineJob) -> None:
     vocab = text_part(read_target_config(job.target)).get("vocab_size")
     if type(vocab) is not int:
         raise UnreadableError(
-            f"the target {job.target} states no vocab_size in its config.json, by which"
-            f" {TOKEN_IDS} are checked; take the target's own file"
+            f"the target {job.target} has no vocab_size in its config.json, which is needed to check"
+            f" {TOKEN_IDS}; use the target's original file"
         )
     for number, prompt in with_ids:
         if max(prompt.token_ids) >= vocab:
             raise UsageError(
-                f"{_name(number, prompt)} has token id {max(prompt.token_ids)}, and the target has {vocab}"
-                " tokens; take prompts of this target's tokenizer"
+                f"{_name(number, prompt)} has token id {max(prompt.token_ids)}, but the target has {vocab}"
+                " tokens; use prompts of this target's tokenizer"
             )
 
 
@@ -208,14 +208,14 @@ def _name(number: int, prompt: Prompt) -> str:
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
     """Return the token ids of one prompt.
 
-    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox, here within
-    a time and a size; a text marked as chat does too if the tokenizer has one.
+    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox, within
+    limits of time and size. So does a text marked as chat, if the tokenizer has a template.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if prompt.messages and not has_template:
         raise UsageError(
-            "the target's tokenizer has no chat template to write messages with; put its chat_template.jinja"
-            " beside it, or give the prompts as text"
+            "the target's tokenizer has no chat template for messages; put its chat_template.jinja beside it,"
+            " or pass the prompts as text"
         )
     if prompt.messages or (prompt.is_chat and has_template):
         apply = partial(
@@ -224,7 +224,7 @@ def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
             tools=list(prompt.tools) or None,
             **{"add_generation_prompt": True, **prompt.template_arguments},
         )
-        rendered(partial(apply, tokenize=False))  # first, as the tokenizer takes whatever a template writes
+        rendered(partial(apply, tokenize=False))  # first, as the tokenizer accepts text of any size
         with within_time():
             return list(apply(return_dict=False))
     return list(tokenizer(prompt.text)["input_ids"])
@@ -233,7 +233,7 @@ def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
 def stop_tokens(job: EngineJob) -> frozenset[int]:
     """Return the tokens that end an answer: those of the target's generation config, and its tokenizer's.
 
-    None if `job` ignores them. vLLM 0.32.0 stops at the same (SamplingParams.update_from_generation_config).
+    Empty if `job` ignores them. vLLM 0.32.0 stops at the same (SamplingParams.update_from_generation_config).
     """
     if job.ignores_eos:
         return frozenset()
@@ -252,7 +252,7 @@ def has_chat_template(target: Path) -> bool:
 
 
 def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with its tool calls' arguments as objects, which requests have as JSON texts.
+    """Return the message with the arguments of its tool calls, which are JSON texts, as objects.
 
     vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
     """
@@ -275,7 +275,7 @@ def read_context_length(target: Path) -> int | None:
 
 
 class TemplateLimitError(Exception):
-    """A template that takes longer, or writes more, than any template needs."""
+    """A template takes longer, or writes more, than any template needs."""
 
     def __init__(self, text: str = f"it takes more than {SECONDS:g} s") -> None:
         super().__init__(text)
@@ -289,12 +289,12 @@ def rendered(render: Callable[[], str]) -> str:
     with within_time(), _within_memory():
         text = render()
     if len(text) > MAX_TEXT:
-        raise TemplateLimitError(f"it writes {len(text)} characters, and at most {MAX_TEXT} are taken")
+        raise TemplateLimitError(f"it writes {len(text)} characters; the limit is {MAX_TEXT}")
     return text
 
 
 def within_time() -> AbstractContextManager[None]:
-    """Raise TemplateLimitError in this thread once the time is over: the sandbox of jinja bounds no loops."""
+    """Raise TemplateLimitError in this thread after the time limit, as jinja's sandbox limits no loops."""
     is_free = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and not any(
         signal.getitimer(signal.ITIMER_REAL)
     )
@@ -304,7 +304,7 @@ def within_time() -> AbstractContextManager[None]:
 
 @contextmanager
 def _within_alarm() -> Iterator[None]:
-    """By a signal, which ends long arithmetic (9 ** 99999999) and regular expressions too."""
+    """Limit the time by a signal, which ends long arithmetic (9 ** 99999999) and regular expressions too."""
 
     def end(*_: object) -> None:
         raise TemplateLimitError
@@ -322,10 +322,10 @@ def _within_alarm() -> Iterator[None]:
 
 @contextmanager
 def _within_timer() -> Iterator[None]:
-    """By a thread, where the signal is not ours: between two steps of Python alone.
+    """Limit the time by a thread, if the signal is not available; it only acts between two steps of Python.
 
-    An exception that was set and is not raised yet comes up at the call of `cancel`. It is not taken back:
-    CPython 3.11 would look for one at every call from then on, and hang where it traces.
+    An exception that was set but not raised yet is raised at the call of `cancel`. It is not withdrawn:
+    CPython 3.11 would look for one at every later call, and hang while tracing.
     """
     thread, lock, is_over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
 
@@ -348,7 +348,7 @@ def _within_timer() -> Iterator[None]:
 
 @contextmanager
 def _within_memory() -> Iterator[None]:
-    # in the block the process may use MAX_MEMORY more than now; no limit where that is unknown
+    # in the block, the process may use MAX_MEMORY more than now; no limit if its present use is unknown
     limits = resource.getrlimit(resource.RLIMIT_AS)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -364,16 +364,16 @@ def _within_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-OnDone = Callable[[float], None]  # called with how many more prompts are done
-# the targets and tokenizers that are loaded once, by what loads them; None: each stage loads its own
+OnDone = Callable[[float], None]  # called with the number of prompts done since the last call
+# the shared targets and tokenizers, by the arguments of loading; None: each stage loads its own
 LOADED: ContextVar[dict[object, Any] | None] = ContextVar("LOADED", default=None)
 
 
 class Candidate(Struct, frozen=True):
-    """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
+    """A reading: the option of `convert` for it, the drafter with this reading, and its aux boundaries.
 
-    `reading` is set where tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
-    tokens of the draft tokens, where they are not those of d2t; None for a row that is left out.
+    `reading` is set if tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
+    tokens of the draft tokens, if they are not those of d2t; None for a row that is left out.
     """
 
     name: str
@@ -387,7 +387,7 @@ class Candidate(Struct, frozen=True):
 
 @contextmanager
 def share_loaded_targets() -> Iterator[None]:
-    """Let all runs within share a target, and its tokenizer, that several of them load."""
+    """Let all runs in the block share loaded targets and tokenizers."""
     token = LOADED.set({} if LOADED.get() is None else LOADED.get())
     try:
         yield
@@ -421,7 +421,7 @@ class Stage:
         self.drafter = self.load(job.folder, job.drafter)
 
     def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
-        """Load the model of a drafter in vLLM's layout, on the device of this one."""
+        """Load the model of a drafter in vLLM's layout, on the stage's device."""
         from eaglectl.reference.model import load_drafter
 
         return load_drafter(folder, drafter, dtype=self.dtype, device=self.device)
@@ -460,9 +460,9 @@ class Stage:
         on_done: OnDone | None = None,
         k: int | None = None,
     ) -> list[PromptResult]:
-        """Run `model` on the job's prompts or other texts, with its aux boundaries and k or others.
+        """Run `model` on the job's prompts or `texts`, with the stage's aux boundaries and k or others.
 
-        Without a model, it is plain decoding.
+        Without a model, decode plainly.
         """
         from eaglectl.reference.speculation import DecodingSettings
 
@@ -530,10 +530,10 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     from eaglectl.reference.target_model import version_text
 
     if job.drafter.aux.boundaries is None:
-        raise UsageError("the trained aux layers are not known; pass --aux-layers", options=("--aux-layers",))
+        raise UsageError("the trained aux layers are unknown; pass --aux-layers", options=("--aux-layers",))
     if Feature.PARALLEL in job.drafter.features():
         raise RefusedError(
-            "the reference engine drafts one token after another, and this drafter drafts in parallel"
+            "the reference engine drafts one token after another, but this drafter drafts in parallel"
             " (mask_hidden); use --run-in vllm",
             options=("--run-in",),
         )

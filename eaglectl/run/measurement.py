@@ -26,30 +26,31 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 
-# a drafter at or below either is dead, whatever thresholds were given
+# a drafter at or below either is dead, whatever the thresholds
 DEAD_LENGTH = 1.05
 DEAD_POSITION_0 = 0.10
-# with less than either there is no verdict but "could not look", or the failure of a dead drafter
+# with less than either, the verdict is "could not look", or fail for a dead drafter
 FEWEST_PROMPTS = 4
 FEWEST_DRAFTS = 50
-# with fewer prompts a ratio whose interval holds the tolerance decides nothing
+# with fewer prompts, a ratio whose interval contains the tolerance decides nothing
 ENOUGH_PROMPTS = 16
 
 NOTHING_DRAFTED = (
-    "no draft was made, so there is nothing to measure; give longer prompts or more --max-tokens"
+    "nothing was drafted, so there is nothing to measure; use longer prompts or more --max-tokens"
 )
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 STEPS = 2000  # of the integral of a t distribution
 LEVEL = 0.05  # of tests; intervals are of 1 - LEVEL
-MOST_PROMPTS = 100_000  # beyond which no number of prompts is stated
+MOST_PROMPTS = 100_000  # a larger number of needed prompts is not reported
 
 
 class PromptResult(Struct, frozen=True):
-    """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens.
+    """The result of one prompt: its set, drafts, accepted drafts by position, and new tokens.
 
-    `rounds` are the accepted tokens of each draft, where the engine tells them: the first new token is the
-    target's, and each draft gives its accepted ones and one more of the target's. `text`: a server's answer.
+    `rounds` are the accepted tokens of each draft, if the engine reports them: the first new token is the
+    target's, and each draft gives its accepted tokens and one more of the target's. `text` is a server's
+    answer.
     """
 
     set: str
@@ -138,9 +139,9 @@ def ratio(
 def prompts_to_tell(
     estimate: Estimate, bound: float, prompts: int, level: float = LEVEL, next_level: float = LEVEL
 ) -> int | None:
-    """Return about how many prompts would leave `bound` out of the interval; None if none would.
+    """Return about how many prompts would exclude `bound` from the interval; None if none would.
 
-    The estimate's interval is of 1 - `level`, and that of the prompts to come of 1 - `next_level`.
+    The estimate's interval is of 1 - `level`, that of the next measurement of 1 - `next_level`.
     """
     distance = abs(math.log(estimate.value / bound))
     low, high = math.log(estimate.value / estimate.low), math.log(estimate.high / estimate.value)
@@ -153,22 +154,22 @@ def prompts_to_tell(
 
 
 def shortcomings(measured: Measurement) -> tuple[str, ...]:
-    """Return why a drafter without shortfalls is not shown to be alive: too little was measured."""
+    """Return why the measurement does not show that a drafter without shortfalls is alive."""
     counts = (("prompts", measured.prompts, FEWEST_PROMPTS), ("drafts", measured.drafts, FEWEST_DRAFTS))
     few = [f"{name} {count} of the {least} needed" for name, count, least in counts if count < least]
     if few:
-        return (f"too few to judge by: {', '.join(few)}; give more --prompts, or more --max-tokens",)
-    advice = f"give more --prompts than {measured.prompts}"
+        return (f"too few to judge by: {', '.join(few)}; use more --prompts, or more --max-tokens",)
+    advice = f"use more --prompts than {measured.prompts}"
     length, first = measured.length.low, measured.per_position[0].low
     faults = (
         (
             length <= DEAD_LENGTH,
-            f"the interval of the acceptance length, from {length:.3f}, holds that of a dead drafter"
+            f"the interval of the acceptance length, from {length:.3f}, contains that of a dead drafter"
             f" (<= {DEAD_LENGTH}); {advice}",
         ),
         (
             first < DEAD_POSITION_0,
-            f"the interval of position 0, from {first:.1%}, holds that of a dead drafter"
+            f"the interval of position 0, from {first:.1%}, contains that of a dead drafter"
             f" (< {DEAD_POSITION_0:.0%}); {advice}",
         ),
     )
@@ -187,7 +188,7 @@ def shortfalls(
         ),
         (
             position_0 < DEAD_POSITION_0,
-            f"position 0 is accepted in {position_0:.1%} of drafts; a live drafter reaches"
+            f"position 0 is accepted in {position_0:.1%} of drafts; a working drafter reaches"
             f" {DEAD_POSITION_0:.0%}",
         ),
     )
@@ -212,7 +213,7 @@ def below_thresholds(
 
 
 def _counts(results: Sequence[PromptResult]) -> tuple[Floats, Floats]:
-    """Drafts of each prompt [prompts], and accepted drafts by position [prompts, k]."""
+    """Return drafts of each prompt [prompts], and accepted drafts by position [prompts, k]."""
     drafts = np.array([result.drafts for result in results], dtype=np.float64)
     return drafts, np.array([result.accepted for result in results], dtype=np.float64)
 
@@ -247,9 +248,9 @@ def _length_changes(results: Sequence[PromptResult]) -> tuple[float, Floats]:
 
 
 def _left_out(changes: Floats, drafts: Floats) -> Floats:
-    """`changes` [prompts] of an estimate by its prompts, to first order, as of prompts left out.
+    """Return first-order `changes` [prompts] of an estimate, scaled to those of leaving each prompt out.
 
-    Their root sum of squares is the standard error that is known as HC3, which holds for few prompts.
+    Their root sum of squares is the standard error HC3, which holds for few prompts.
     """
     share = drafts / drafts.sum()
     without = np.zeros_like(changes)
@@ -263,7 +264,7 @@ def gain_p_value(gains: Floats) -> float:
     if len(gains) < 2 or gains.mean() <= 0:
         return 1.0
     if (effect := gain_effect(gains)) is None:
-        # the same gain in every prompt: chance would need all the signs alike
+        # the same gain in every prompt: by chance, all signs would have to be equal
         return 0.5 ** len(gains)
     return t_tail(effect * math.sqrt(len(gains)), len(gains) - 1)
 
@@ -291,7 +292,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def p_words(p_value: float) -> str:
-    """Return a p value for people: one digit, or "<0.001"."""
+    """Return a p value as text: one digit, or "<0.001"."""
     return "<0.001" if p_value < 0.001 else f"{p_value:.1g}"
 
 
@@ -329,7 +330,7 @@ def t_tail(t: float, freedom: int) -> float:
     With t = sqrt(freedom) tan(a) the density is that of cos(a)^(freedom - 1).
     """
     start = math.atan(t / math.sqrt(freedom))
-    # further on is less than a double can add
+    # the rest is smaller than a double's precision
     width = min(math.pi / 2 - start, 12 / math.sqrt(freedom))
     # logarithms, since high powers of a cosine underflow
     angles = start + (np.arange(STEPS) + 0.5) * width / STEPS
@@ -344,14 +345,14 @@ def _log_norm(freedom: int) -> float:
 REPEATS, LEAST_REPEATS = 5, 3
 # seconds after which no repeat beyond LEAST_REPEATS begins
 BUDGET = 60.0
-# requests of a repeat, of which the last ones run with fewer beside them: that many for each at a time
+# the least number of requests of a repeat, and of requests for each concurrent one
 REQUESTS, ROUNDS = 8, 3
 
 
 class Batch(Struct, frozen=True):
     """The requests of one repeat: their new tokens, the seconds they took, drafts and accepted draft tokens.
 
-    `drafts` is 0 where nothing drafts, or where the engine does not count.
+    `drafts` is 0 without a drafter, or if the engine does not count drafts.
     """
 
     tokens: int
@@ -373,12 +374,12 @@ class Timing(Struct, frozen=True):
 
     @property
     def length(self) -> float | None:
-        """The acceptance length over all repeats; None where nothing was counted."""
+        """The acceptance length over all repeats; None if nothing was counted."""
         drafts = sum(batch.drafts for batch in self.batches)
         return 1 + sum(batch.accepted for batch in self.batches) / drafts if drafts else None
 
 
-# runs the prompts of these indices, so many at a time
+# runs the prompts with these indices at a concurrency
 RunBatch = Callable[[int, Sequence[int]], Batch]
 
 
@@ -393,7 +394,7 @@ def time_repeats(
     prompts: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Timing, ...]:
-    """Time each concurrency REPEATS times, after requests of each that are not counted.
+    """Time each concurrency REPEATS times, after warm-up requests at each.
 
     Concurrencies take turns, so that a machine that slows down slows all of them.
     """
@@ -411,7 +412,7 @@ def time_repeats(
 
 
 class Spread(Struct, frozen=True):
-    """The median of the repeats, the least and the most."""
+    """The median, the minimum and the maximum of the repeats."""
 
     median: float
     low: float
@@ -430,9 +431,9 @@ class Spread(Struct, frozen=True):
 class SpeedRow(Struct, frozen=True):
     """A drafter at one concurrency: tokens a second of all requests together.
 
-    `plain` is without the drafter, `ratio` that of each repeat with and without it on the same prompts;
-    None where only the drafter ran. `length` is the acceptance length of these repeats, None where vLLM does
-    not count.
+    `plain` is without the drafter; `ratio` is that of repeats with and without it on the same prompts. Both
+    are None if only the drafter ran. `length` is the acceptance length of these repeats, None if the engine
+    does not count drafts.
     """
 
     k: int
@@ -444,7 +445,7 @@ class SpeedRow(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """A concurrency between those that were measured, or beyond the last or the first of them."""
+    """A concurrency between measured ones, or beyond the last or the first of them."""
 
     concurrency: float
     side: Literal["at", "above", "below"]
@@ -454,7 +455,7 @@ class Place(Struct, frozen=True):
 
 
 class BreakEven(Struct, frozen=True):
-    """Where a drafter begins to cost time: by the median ratio, and by the least and the most."""
+    """The concurrency at which a drafter begins to cost time: by the median ratio, the least and the most."""
 
     k: int
     place: Place
@@ -463,16 +464,16 @@ class BreakEven(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """It in words."""
+        """The concurrency with its range over the repeats, as text."""
         if self.earliest == self.latest:
             return str(self.place)
         return f"{self.place} ({self.earliest} to {self.latest} by the repeats)"
 
 
 class Speed(Struct, frozen=True):
-    """What was timed: a row for each concurrency, the device and its name, new tokens of each request.
+    """The result of timing: a row for each concurrency, the device and its name, new tokens of each request.
 
-    `repeats` is their least number, `how` what was timed.
+    `repeats` is the least number of repeats, `how` describes the measurement.
     """
 
     rows: tuple[SpeedRow, ...]
@@ -489,7 +490,7 @@ class Speed(Struct, frozen=True):
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
-        """Where the drafter begins to cost time; none where only the drafter was timed."""
+        """The break-even for the drafter's k; empty if only the drafter was timed."""
         points = [(row.concurrency, row.ratio) for row in self.rows if row.ratio]
         if not points:
             return ()
@@ -503,7 +504,7 @@ class Speed(Struct, frozen=True):
 def find_break_even(points: Sequence[tuple[int, float]]) -> Place:
     """Return where the ratio first falls below 1, of (concurrency, ratio) in rising order.
 
-    Between two measurements the ratio is taken to fall evenly over the logarithm of the concurrency.
+    Between two measurements, the ratio is interpolated over the logarithm of the concurrency.
     """
     first, ratio = points[0]
     if ratio < 1:

@@ -1,8 +1,8 @@
-"""The probes of `smoke`: does another reading of the file draft better, and how do drafts fare elsewhere?
+"""The probes of `smoke`: other readings of the file (sensitivity), and other kinds of prompts (drift).
 
 Sensitivity: all readings draft from every position of the texts that the target wrote, on states of one run
-of the target. Those that win are then run by draft-and-verify. Drift: other templates, a system prompt and
-long context, to depth 7.
+of the target. The best are then run by draft-and-verify. Drift: other templates, a system prompt and long
+context, to depth 7.
 """
 
 import sys
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.speculation import ForcedBatch
 
-    # the places of texts, and these texts
+    # the indices of texts, and the batch of these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
 
 
@@ -63,15 +63,15 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Gains = np.ndarray[Any, np.dtype[np.float64]]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
-# by whether a gain that is beyond chance is as large
+# the outcome of a gain beyond chance, by whether it is at least LEAST_GAIN
 BETTER_BY = {True: ReadingOutcome.BETTER, False: ReadingOutcome.SLIGHTLY_BETTER}
-SCREENED = 4  # of so many texts one is drafted on first
-LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
-# a gain that so many times the prompts would show is left open; one that needs more is taken for chance
+SCREENED = 4  # one of so many texts is drafted on first
+LEAST_PROMPTS = 8  # fewer have no spread that a test can use
+# a gain that would need more than so many times the prompts counts as chance
 MOST_TIMES = 4
-# only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
+# run by draft-and-verify: the best reading, and a second one with at least this share of its ratio
 MOST_VERIFIED, CLOSE = 2, 0.95
-# a fall of acceptance at a position: at most this share of what it was, and this many standard errors
+# a fall of acceptance at a position: at most this share of that before it, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
 DEFAULT_ROPE_THETA = 10000.0
@@ -79,11 +79,11 @@ MADE_OF_T2D = "d2t made of t2d"
 
 
 class Variant(Struct, frozen=True):
-    """Another way to read the file: the option for it, its acceptance, and the ratio to the stated way.
+    """Another reading of the file: the option for it, its acceptance, and the ratio to the stated reading.
 
-    `p_value` is that of drafting better by chance, corrected for the number of readings. `prompts_needed`:
-    how many prompts like these would show a gain that these cannot show. `is_verified`: the figures are of
-    draft-and-verify, and not of the first pass.
+    `p_value` is that of drafting better by chance, corrected for the number of readings. `prompts_needed` is
+    the number of such prompts that would show a gain these cannot show. With `is_verified`, the figures are
+    of draft-and-verify, not of the first pass.
     """
 
     name: str
@@ -97,17 +97,17 @@ class Variant(Struct, frozen=True):
 
     @property
     def is_better(self) -> bool:
-        """Whether it drafts better than the stated way, beyond chance and by what matters."""
+        """Whether it drafts better than the stated reading, beyond chance and by LEAST_GAIN."""
         return self.outcome == ReadingOutcome.BETTER
 
     @property
     def stated_length(self) -> float:
-        """The acceptance length of the stated way, on the same prompts."""
+        """The acceptance length of the stated reading, on the same prompts."""
         return self.measured.length.value / self.ratio.value
 
     @property
     def is_of_tables(self) -> bool:
-        """Whether it gives draft tokens other target tokens than the file states."""
+        """Whether it maps draft tokens to other target tokens than the file states."""
         return " d2t" in self.option
 
     @property
@@ -117,7 +117,7 @@ class Variant(Struct, frozen=True):
 
 
 class Sensitivity(Struct, frozen=True):
-    """Every reading that was tried, and what limits the result.
+    """Every reading that was tried, with notes on the limits of the result.
 
     `fall` is where acceptance falls; `left_out` of `starts` drafts begin past the drafter's positions.
     """
@@ -138,9 +138,9 @@ class Sensitivity(Struct, frozen=True):
 def probe_sensitivity(
     job: EngineJob, results: Sequence[PromptResult], *, screens: bool = False
 ) -> Sensitivity:
-    """Other readings of the file, against the stated one on the texts of `results`, which it drafted.
+    """Compare other readings of the file with the stated one, on the texts of its `results`.
 
-    `screens`: what drafts worse beyond chance on a few of the texts is not run on the others.
+    With `screens`, a reading that drafts worse beyond chance on a few texts does not run on the others.
     """
     from eaglectl.reference.target_model import rope_of
 
@@ -152,44 +152,48 @@ def probe_sensitivity(
     first.find_fall(stage.drafter, stage.boundaries)
     tried += shifted_table(first)
     if first.left_out == first.starts:
-        notes = (*first.notes, "no reading was tried: give prompts that leave room for drafts")
+        notes = (*first.notes, "no reading was tried: use prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
     passes = [first]
     if screens and len(results) > LEAST_PROMPTS:  # a few of the texts, spread over all, before all
         step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
         passes.insert(0, FirstPass(stage, stage.target.boundaries, results[::step], first.texts[::step]))
-    stated = [each.run(stage.drafter, stage.boundaries) for each in passes]
+    baselines = [first_pass.run(stage.drafter, stage.boundaries) for first_pass in passes]
     runs: list[tuple[Candidate, Drafts, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
         with suppress(RefusedError):  # a rope that the reference does not have
             if (model := stage.model(candidate)) is None:
                 continue
-            runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
+            runs.append((candidate, *_drafts(passes, baselines, model, candidate.boundaries)))
         report(Progress("probing", number, len(tried), "readings"))
-    gains = [run.gains(own) for _, run, own in runs]
+    gains = [run.gains(baseline) for _, run, baseline in runs]
     p_values, variants = holm([gain_p_value(gain) for gain in gains]), []
-    for (candidate, run, own), gain, p_value in zip(runs, gains, p_values, strict=True):
-        compared = ratio(run.results, own.results)
+    for (candidate, run, baseline), gain, p_value in zip(runs, gains, p_values, strict=True):
+        compared = ratio(run.results, baseline.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
-        variants.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
+        variants.append(judge_gain(variant, gain, run.length / baseline.length, len(runs)))
     verified = _verified(first, variants, {candidate.option: candidate for candidate in tried})
     return Sensitivity(verified, first.notes, first.fall, first.left_out, first.starts)
 
 
 def _drafts(
-    passes: Sequence["FirstPass"], stated: Sequence["Drafts"], model: "DraftModel", boundaries: Sequence[int]
+    passes: Sequence["FirstPass"],
+    baselines: Sequence["Drafts"],
+    model: "DraftModel",
+    boundaries: Sequence[int],
 ) -> "tuple[Drafts, Drafts]":
-    for each, own in zip(passes, stated, strict=True):
-        run = each.run(model, boundaries)
-        if each.starts > each.left_out and ratio(run.results, own.results).high < 1:
+    # the drafts of the last pass that ran, and the stated reading's; a pass with a clear loss is the last
+    for first_pass, baseline in zip(passes, baselines, strict=True):
+        run = first_pass.run(model, boundaries)
+        if first_pass.starts > first_pass.left_out and ratio(run.results, baseline.results).high < 1:
             break
-    return run, own
+    return run, baseline
 
 
 def _verified(
     first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
 ) -> tuple[Variant, ...]:
-    """The variants, of which those that win most are measured by draft-and-verify."""
+    """Return the variants, with the figures of draft-and-verify for those with the largest gain."""
     ratios = {variant.option: variant.ratio.value for variant in variants if variant.is_better}
     close = [option for option, value in ratios.items() if value >= CLOSE * max(ratios.values())]
     most = sorted(close, key=lambda option: -ratios[option])[:MOST_VERIFIED]
@@ -200,19 +204,20 @@ def _verified(
 
 
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
-    """The variant with what its gain over prompts shows.
+    """Return the variant with the outcome of its gain over prompts.
 
-    `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
+    `gain_at_starts` is the ratio of mean draft lengths over all starts; there are many more starts than
+    rounds. A large gain that is not certain is TOO_FEW_PROMPTS, if a few times the prompts would show it.
     """
-    is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
+    is_certain = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
     is_large = variant.ratio.value >= LEAST_GAIN
-    if is_sure and variant.ratio.low > 1:
+    if is_certain and variant.ratio.low > 1:
         return replace(variant, outcome=BETTER_BY[is_large])
-    # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
-    if not is_large or (not is_sure and gain_at_starts < LEAST_GAIN):
+    # more prompts could show a gain that is large in the rounds, and certain or large at the starts
+    if not (is_large and (is_certain or gain_at_starts >= LEAST_GAIN)):
         return variant
     effect, needed = gain_effect(gains), None
-    if is_sure:  # at the starts, and not in the rounds that follow from them
+    if is_certain:  # at the starts; the interval of the rounds contains 1
         needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
     elif effect is not None:
         needed = prompts_needed(effect, LEVEL / tries)
@@ -223,44 +228,47 @@ def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int
 
 
 class Drafts(Struct, frozen=True):
-    """What one reading drafted at every start of every text: leading matches, and results by rounds."""
+    """A reading's drafts at every start of every text: `matches` counts leading right tokens.
+
+    `results` are those of the rounds that follow from these drafts.
+    """
 
     matches: tuple[Integers, ...]
     results: tuple[PromptResult, ...]
 
     @property
     def length(self) -> float:
-        """Mean tokens of a draft that begins at any start, with the target's own."""
+        """The mean of tokens from a draft that begins at any start, with the target's own token."""
         return 1 + float(np.concatenate(self.matches).mean())
 
     @property
     def at_starts(self) -> list[PromptResult]:
-        """Each text's starts as drafts."""
+        """The drafts from all starts of each text, as one result for each text."""
         k = len(self.results[0].accepted)
         return [
-            PromptResult("starts", len(found), tuple(int((found > place).sum()) for place in range(k)), ())
-            for found in self.matches
+            PromptResult("starts", len(row), tuple(int((row > place).sum()) for place in range(k)), ())
+            for row in self.matches
         ]
 
     def cut(self, k: int) -> "Drafts":
-        """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
-        return in_rounds([np.minimum(found, k) for found in self.matches], k, self.results)
+        """Return the drafts cut to `k` tokens, with the rounds that follow from them."""
+        return in_rounds([np.minimum(row, k) for row in self.matches], k, self.results)
 
     def of(self, indices: Sequence[int]) -> "Drafts":
-        """The drafts of some texts."""
-        kept = tuple(self.matches[index] for index in indices)
-        return Drafts(kept, tuple(self.results[index] for index in indices))
+        """Return the drafts of some texts."""
+        matches = tuple(self.matches[index] for index in indices)
+        return Drafts(matches, tuple(self.results[index] for index in indices))
 
     def gains(self, stated: "Drafts") -> Gains:
-        """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
+        """Return accepted tokens beyond those of the stated reading, summed for each text with a start."""
         pairs = zip(self.matches, stated.matches, strict=True)
-        return np.array([own.sum() - theirs.sum() for own, theirs in pairs if len(own)], dtype=np.float64)
+        return np.array([ours.sum() - theirs.sum() for ours, theirs in pairs if len(ours)], dtype=np.float64)
 
 
 class FirstPass:
-    """Texts, those of the stage or others, run once by the target: any drafter drafts from every start.
+    """Texts that the target has run once, so that any drafter can draft from every start.
 
-    `results` has the target's answer to each.
+    `texts` are by default those of the stage; `results` has the target's answer to each.
     """
 
     def __init__(
@@ -288,11 +296,11 @@ class FirstPass:
         self._forced = partial(ForcedDrafter, target=stage.target)
 
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
-        """Drafts of `model`, and the results of greedy rounds that follow from them."""
+        """Return the drafts of `model`, and the results of greedy rounds that follow from them."""
         return in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
-        """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
+        """Run drafts of one token from every position of prompts and answers."""
         rows = tuple(
             right[positions < self.limit].astype(np.int64)
             for positions, right in self.first_tokens(model, boundaries)
@@ -300,7 +308,7 @@ class FirstPass:
         return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
 
     def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
-        """Each text's positions but the last, and whether the first draft token is the target's choice."""
+        """Return each text's positions but the last, and whether the first draft token there is right."""
         drafter = self._forced(model, boundaries=boundaries, k=1)
         rows = _by_text(
             (indices, (drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]))
@@ -309,12 +317,12 @@ class FirstPass:
         return [(positions[is_text], right[is_text]) for right, positions, is_text in rows]
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
-        """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
+        """Count right first draft tokens, at all positions of the texts or at one of `every`."""
         drafter = self._forced(model, boundaries=boundaries, k=1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
     def first_drafts(self, model: "DraftModel", boundaries: Sequence[int]) -> Sequence[Integers]:
-        """The first draft tokens at some positions of all texts, and the target's choices there."""
+        """Return the first draft tokens at some positions of all texts, and the target's choices there."""
         drafter = self._forced(model, boundaries=boundaries, k=1)
         parts = [drafter.first_drafts(batch, SCREENED) for _, batch in self.batches]
         return [np.concatenate([part[side][part[2]].cpu().numpy() for part in parts]) for side in (0, 1)]
@@ -322,34 +330,34 @@ class FirstPass:
     def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
         drafter = self._forced(model, boundaries=boundaries, k=self.job.k)
         rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
-        return [found[is_start] for found, is_start in rows]
+        return [row[is_start] for row, is_start in rows]
 
     def early(self) -> "Batches":
-        """The texts with drafts that end before the fall alone, where there is one, in prompts too."""
+        """Return the texts with only those drafts that end before the fall; all drafts without a fall."""
         if self.fall is None:
             return self.batches
         below = self.fall.position - self.job.k
         return [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
 
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
-        """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
+        """Measure the variant by draft-and-verify, on the prompts that end within the limit."""
         if self.fall is not None and not self._is_better_early(candidate):
             return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
         job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
-        kept = [i for i, text in enumerate(texts) if len(text) + job.max_tokens + job.k <= self.limit]
-        if model is None or len(kept) < LEAST_PROMPTS:
+        indices = [i for i, text in enumerate(texts) if len(text) + job.max_tokens + job.k <= self.limit]
+        if model is None or len(indices) < LEAST_PROMPTS:
             return variant
-        results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
-        compared = ratio(results, [self.stated[index] for index in kept])
+        results = self.stage.run(model, [texts[index] for index in indices], candidate.boundaries)
+        compared = ratio(results, [self.stated[index] for index in indices])
         verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
-        if compared.low <= 1:  # whatever the first pass says
-            needed = prompts_to_tell(compared, 1.0, len(kept))
+        if compared.low <= 1:  # whatever the first pass shows
+            needed = prompts_to_tell(compared, 1.0, len(indices))
             return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
         return replace(verified, outcome=BETTER_BY[compared.value >= LEAST_GAIN])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the texts the drafter was not made for."""
+        """Notes on texts that are longer than the drafter was trained for."""
         notes = []
         if self.left_out:
             notes.append(
@@ -358,22 +366,22 @@ class FirstPass:
             )
         if self.fall is not None:
             notes.append(
-                f"first draft tokens are right in {self.fall.below:.0%} before position {self.fall.position}"
-                f" and in {self.fall.above:.0%} from there on, as of a drafter that was trained on shorter"
-                " texts; a reading is named only if it drafts better before that position too"
+                f"{self.fall.below:.0%} of first draft tokens are right before position {self.fall.position}"
+                f" and {self.fall.above:.0%} from there on, as with a drafter that was trained on shorter"
+                " texts; a reading counts as better only if it is better before that position too"
             )
         return tuple(notes)
 
     def _is_better_early(self, candidate: Candidate) -> bool:
         """Whether a reading drafts better at the texts' first positions too.
 
-        One of positions need not, since no position there is far from another; it must not draft worse.
+        A reading with another rope must only not draft worse, as all distances between positions are small.
         """
         model, early = self.stage.model(candidate), self.early()
         assert model is not None
-        own = np.concatenate(self._matches(model, candidate.boundaries, early))
-        stated = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
-        gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
+        ours = np.concatenate(self._matches(model, candidate.boundaries, early))
+        baseline = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
+        gain = (1 + ours.mean()) / (1 + baseline.mean()) if len(ours) else 0.0
         ropes = [drafter.rope for drafter in (candidate.drafter, self.stage.job.drafter)]
         is_of_rope = len({(rope.theta, repr(rope.scaling)) for rope in ropes}) > 1
         return bool(gain >= (1.0 if is_of_rope else LEAST_GAIN))
@@ -381,7 +389,8 @@ class FirstPass:
     def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
         """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.
 
-        Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
+        Prompts and answers are judged apart, as their texts differ; the tokens that all prompts begin with
+        are left out.
         """
         alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*self.texts, strict=False))
         shared = sum(1 for _ in alike)
@@ -404,7 +413,7 @@ class Fall(Struct, frozen=True):
 
 
 def find_fall(positions: Integers, right: Flags) -> Fall | None:
-    """The power of two at which `right` falls most beyond chance; None where it falls at none."""
+    """Find the power of two from which `right` falls most beyond chance; None if it does not fall."""
     best, most = None, FALL_ERRORS
     edge = FIRST_EDGE
     while edge < positions.max(initial=0):
@@ -419,7 +428,7 @@ def find_fall(positions: Integers, right: Flags) -> Fall | None:
 
 
 def in_rounds(matches: Sequence[ArrayLike], k: int, stated: Sequence[PromptResult]) -> Drafts:
-    """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them.
+    """Return drafts with these `matches` on the texts of `stated`, and the rounds that follow from them.
 
     Each round begins where the last one ended.
     """
@@ -445,7 +454,7 @@ def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tup
 def candidates(
     drafter: Drafter, depth: int, target_rope: Rope | None, marked_tokens: tuple[int, ...] = ()
 ) -> Iterator[Candidate]:
-    """Other readings of `drafter` for a target of `depth` layers with `target_rope`.
+    """Yield other readings of `drafter` for a target of `depth` layers with `target_rope`.
 
     `marked_tokens` are those of a t2d that contradicts d2t.
     """
@@ -483,25 +492,23 @@ def candidates(
 
 
 def shifted_table(first: FirstPass) -> Iterator[Candidate]:
-    """The d2t with its numbers, or tokens, some rows back, by which most first draft tokens are right.
+    """Yield the d2t, shifted by some rows, with which most first draft tokens are right.
 
-    None where that is the stored one, or where no table comes of it.
+    Yields nothing if that is the stored one, or if the shift gives no valid table.
     """
-    job, stage, stated = first.job, first.stage, np.array(first.job.draft_tokens or ())
-    if not {"d2t", "lm_head.weight"} <= stage.drafter.weights.keys() or not len(stated):
+    job, stage, table = first.job, first.stage, np.array(first.job.draft_tokens or ())
+    if not {"d2t", "lm_head.weight"} <= stage.drafter.weights.keys() or not len(table):
         return
     drafted, choices = first.first_drafts(stage.drafter, stage.boundaries)
-    rows = stated.argsort()[np.searchsorted(np.sort(stated), drafted)]
+    rows = table.argsort()[np.searchsorted(np.sort(table), drafted)]
     right = {
-        (key, late): int(
-            (stated.take(rows + late, mode="clip") - late * (key == TABLE_ROWS) == choices).sum()
-        )
+        (key, late): int((table.take(rows + late, mode="clip") - late * (key == TABLE_ROWS) == choices).sum())
         for key, late in product((TABLE_ROWS, TABLE_TOKENS), LATE.values())
     }
     key, late = max(right, key=lambda shift: right[shift])
-    used = job.marked_tokens or ("t2d" in job.drafter.tensors and tuple(sorted(stated.tolist()))) or None
+    used = job.marked_tokens or ("t2d" in job.drafter.tensors and tuple(sorted(table.tolist()))) or None
     is_of_rows, vocab = key == TABLE_ROWS, job.drafter.dims.vocab
-    numbers = tuple((stated - is_of_rows * np.arange(len(stated))).tolist())
+    numbers = tuple((table - is_of_rows * np.arange(len(table))).tolist())
     tokens = moved_back(numbers, late, are_offsets=is_of_rows, used=used, vocab=vocab)
     if tokens and right[key, late] > int((drafted == choices).sum()):
         reading = table_shift(key, late)
@@ -510,22 +517,22 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
         )
 
 
-def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
+def _ropes(file_rope: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
     bases = [DEFAULT_ROPE_THETA]
     if target is not None and target.theta.is_integer():
         bases.append(target.theta)
     for base in dict.fromkeys(bases):
-        if base != stated.theta:
-            yield f"rope base {base:.0f}", f"{base:.0f}", replace(stated, theta=base)
-    if stated.scaling is not None and "mrope_section" not in stated.scaling:
-        yield "rope without scaling", "plain", replace(stated, scaling=None)
-    if target is not None and target.scaling not in (None, stated.scaling):
-        rope = replace(stated, theta=target.theta, scaling=target.scaling)
+        if base != file_rope.theta:
+            yield f"rope base {base:.0f}", f"{base:.0f}", replace(file_rope, theta=base)
+    if file_rope.scaling is not None and "mrope_section" not in file_rope.scaling:
+        yield "rope without scaling", "plain", replace(file_rope, scaling=None)
+    if target is not None and target.scaling not in (None, file_rope.scaling):
+        rope = replace(file_rope, theta=target.theta, scaling=target.scaling)
         yield "rope of the target, with its scaling", "target", rope
 
 
 DEPTH = 7
-# a message's turn, and what opens the answer, in a template of no target
+# a message's turn, and the opening of the answer, in a template that no target has
 TURN, OPENING = "### {role}:\n{text}\n\n", "### assistant:\n"
 SYSTEM = (
     "You are the keeper of a lighthouse. Answer every question in the voice of an old sailor, and never"
@@ -539,7 +546,7 @@ MAX_CONTEXT = 2048
 
 
 class DriftCondition(Struct, frozen=True):
-    """Acceptance and drift of one kind of prompts, by draft depth.
+    """Acceptance and drift on one kind of prompts, by draft depth.
 
     `state_growth` is the RMS of the fed-back state over that at depth 0. `attention_on_first` and
     `attention_on_own` are the shares of attention on the first token and on the draft tokens of the same
@@ -554,11 +561,11 @@ class DriftCondition(Struct, frozen=True):
 
 
 def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
-    """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
-    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
+    """Measure the prompts as given, in another template, after a system prompt, and in long context."""
+    if with_ids := next((prompt for prompt in job.prompts if prompt.token_ids), None):
         raise UsageError(
-            f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
-            " token ids; give --prompts as text or messages, or --probe sensitivity",
+            f"--probe drift writes the prompts' text into other templates, but {with_ids.place or 'a prompt'}"
+            " is token ids; pass --prompts with texts or messages, or --probe sensitivity",
             options=("--probe",),
         )
     stage = Stage(replace(job, k=DEPTH))
@@ -573,16 +580,16 @@ def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftC
     def record(depth: int, state: Any, valid: Any) -> None:
         rms, weights = state.float().pow(2).mean(-1).sqrt()[:, 0].mean(), attention[-1]
         first = weights.gather(1, valid.long().argmax(1)[:, None]).mean()
-        own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
-        steps.setdefault(depth, []).append((float(rms), float(first), float(own)))
+        drafted = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
+        steps.setdefault(depth, []).append((float(rms), float(first), float(drafted)))
         attention.clear()
 
     results = stage.run(stage.drafter, texts, on_draft_step=record)
     stage.drafter.attention_log = None
     means = [[fmean(values) for values in zip(*steps[depth], strict=True)] for depth in sorted(steps)]
-    sizes, first, own = zip(*means, strict=True)
+    sizes, on_first, on_own = zip(*means, strict=True)
     growth = tuple(size / (sizes[0] or 1.0) for size in sizes)
-    return DriftCondition(name, measure(results), growth, first, own)
+    return DriftCondition(name, measure(results), growth, on_first, on_own)
 
 
 def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
@@ -604,8 +611,8 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     fitting = {name: [ids for ids in group if len(ids) <= longest] for name, group in texts.items()}
     if not all(fitting.values()):
         raise UsageError(
-            f"--probe drift: the target's context of {context} leaves no room for these prompts under every"
-            " condition; give shorter ones",
+            f"--probe drift: the target's context of {context} is too short for these prompts under every"
+            " condition; use shorter prompts",
             options=("--probe",),
         )
     return fitting
@@ -628,4 +635,4 @@ def _instructed(prompt: Prompt) -> Prompt:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    return message.get("content") or ""  # a call of a tool alone has none
+    return message.get("content") or ""  # a message with only tool calls has none

@@ -1,8 +1,7 @@
 """Prompts: the built-in ones, or a file with one JSON object or one plain text on each line.
 
-A prompt is a text, the token ids that an engine was given, or the messages of a chat as OpenAI's API takes
-them. Sets that have a name come from their authors' repositories at fixed commits, are held to a digest, and
-cached.
+A prompt is a text, the token ids of a text, or the messages of a chat as OpenAI's API takes them. Named sets
+come from their authors' repositories at fixed commits, are checked against a digest, and are cached.
 """
 
 import gzip
@@ -31,15 +30,15 @@ from eaglectl.files.hub_requests import load_client
 from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
-# characters of a line, and of all prompts that are run: tokens of them are in memory at once
+# the most characters of a line, and of all prompts of a run, whose tokens are in memory at once
 MAX_LINE, MAX_RUN = 4 * MIB, 32 * MIB
 TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
-# of texts that are run together: their number, and their tokens with padding, which bound the memory
+# the most texts of a batch, and tokens with padding, which limit the memory
 BATCH, BATCH_TOKENS = 16, 4096
-# tokens beside a built-in prompt: of its chat template, and of an answer
+# tokens to leave free beside a built-in prompt, for its chat template and an answer
 ROOM = 128
 KINDS = (TEXT, MESSAGES, TOKEN_IDS)
-# keys of a request that change what a server makes of its messages, and that no other engine here reads
+# keys of a request that change the text of its messages, and that eaglectl does not support
 UNREAD = (
     "chat_template",
     "continue_final_message",
@@ -49,7 +48,7 @@ UNREAD = (
 )
 
 GENERATION_PROMPT = "add_generation_prompt"
-# arguments of transformers' apply_chat_template that are no variables of a template
+# arguments of transformers' apply_chat_template that are not variables of a template
 OF_TEMPLATE = frozenset(
     {
         *(
@@ -79,7 +78,7 @@ PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS = (
 )
 # seconds without an answer, or between two pieces of one
 TIMEOUT = 30
-# seconds in which the file of a set is here, or the server is too slow
+# the most seconds for the download of a set
 DEADLINE = 300.0
 
 
@@ -87,9 +86,9 @@ DEADLINE = 300.0
 class Prompt:
     """A prompt's text, the set it belongs to, and whether it is a user message for the chat template.
 
-    `token_ids` or `messages`, with the `tools` of their request, stand in the place of a text that is empty.
-    `template_arguments` are those of the chat template: chat_template_kwargs and add_generation_prompt of the
-    request, as vLLM and SGLang take them. `place` is the file and line, for messages.
+    With `token_ids`, or `messages` and the `tools` of their request, the text is empty. `template_arguments`
+    are the variables of the chat template: chat_template_kwargs and add_generation_prompt of the request, as
+    in vLLM and SGLang. `place` is the file and line, for error messages.
     """
 
     text: str
@@ -114,9 +113,9 @@ class _Line(Struct):
 
 
 class PromptChoice(Struct, frozen=True):
-    """Prompts, and where they are from: `file` and its SHA-256 (None for the built-in ones).
+    """Prompts and their origin: `file` and its SHA-256 (None for the built-in ones).
 
-    `total` is their number in the file; `sample` is the size of a sample, drawn by `seed`.
+    `total` is the number of prompts in the file; `sample` is the size of a sample, drawn by `seed`.
     """
 
     prompts: tuple[Prompt, ...]
@@ -128,15 +127,15 @@ class PromptChoice(Struct, frozen=True):
 
 
 def more_prompts() -> tuple[Prompt, ...]:
-    """Return further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
+    """Return further built-in prompts of the same kinds, for measurements that end in a tie."""
     return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged(MORE_PROMPTS))
 
 
 def built_in_prompts(context: float = inf, besides: Iterable[Prompt] = ()) -> tuple[Prompt, ...]:
-    """Return every built-in prompt but those `besides`; any first part has each set's share.
+    """Return every built-in prompt but those in `besides`; any first part has each set's share.
 
-    Prompts that might leave no room for an answer in a context of so many tokens are left out: a text has as
-    many tokens as bytes at most.
+    Prompts that might leave no room for an answer in `context` tokens are left out: a text has at most as
+    many tokens as bytes.
     """
     lines = [line for path in (PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS) for line in _packaged(path)]
     prompts = [_prompt("the built-in prompts", number, line) for number, line in lines]
@@ -168,9 +167,9 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
     """Return the prompts of a file or a named set, or the built-in ones; `sample` of them, by `seed`.
 
-    The same file, number and seed give the same prompts everywhere, in the order of the file. Only the chosen
-    prompts are in memory. Raises as `read_prompts` does, and UsageError for a sample that is larger than the
-    file.
+    The same file, number and seed select the same prompts everywhere, in the order of the file. Only the
+    selected prompts are in memory. Raises as `read_prompts` does, and UsageError for a sample that is larger
+    than the file.
     """
     place, file, sha256, lines = _opened(path)
     drawn, length, total = list[tuple[int, int, Prompt]](), 0, 0
@@ -179,21 +178,21 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
         draw = int.from_bytes(hashlib.sha256(f"{seed}:{total}".encode()).digest(), "big")
         total += 1
         length += _length(prompt)
-        # those that drew the least are the sample; the heap's first is the next to go
+        # the prompts with the lowest draws are the sample; the heap's first entry is the next to remove
         heapq.heappush(drawn, (-draw, number, prompt))
         if sample is not None and len(drawn) > max(sample, 0):
             length -= _length(heapq.heappop(drawn)[2])
         if length > MAX_RUN:
             raise UsageError(
-                f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample",
+                f"--prompts {path}: more than {MAX_RUN:,} characters to run; select fewer with --sample",
                 options=("--prompts",),
             )
     check(
-        (not total, f"--prompts {path} holds no prompts", ("--prompts",)),
+        (not total, f"--prompts {path} has no prompts", ("--prompts",)),
         (
             sample is not None and not 1 <= sample <= total,
-            f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
-            f" {total} was expected",
+            f"--sample {sample}: {path or 'the built-in file'} has {total} prompts; pass a number from 1 to"
+            f" {total}",
             ("--sample",),
         ),
     )
@@ -225,8 +224,8 @@ def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]
             read += len(raw)
             if read > MAX_PROMPTS or len(raw) > 4 * MAX_LINE:
                 raise UnreadableError(
-                    f"--prompts {path}: {MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the"
-                    " most that is read of it",
+                    f"--prompts {path}: at most {MAX_PROMPTS} bytes of a file, and {MAX_LINE:,} characters of"
+                    " a line, are read",
                     options=("--prompts",),
                 )
             number += 1
@@ -241,10 +240,10 @@ def _length(prompt: Prompt) -> int:
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-    """Return the indices of texts in batches, those of similar length together, for little padding.
+    """Return the indices of texts in batches of similar length, for little padding.
 
-    A batch has at most BATCH texts and BATCH_TOKENS tokens (a longer text is alone); padding counts, and
-    `room` tokens that are to follow each text.
+    A batch has at most BATCH texts and BATCH_TOKENS tokens (a longer text is alone), with padding and `room`
+    further tokens for each text.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(texts)), key=lambda index: len(texts[index])):
@@ -258,13 +257,13 @@ def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[lis
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
-    """Return the SHA-256 over all prompts, to see whether two reports are of the same prompts."""
+    """Return the SHA-256 over all prompts, which shows whether two reports have the same prompts."""
     value = json.dumps([[prompt.set, _content(prompt), prompt.is_chat] for prompt in prompts])
     return hashlib.sha256(value.encode()).hexdigest()
 
 
 def prompt_digest(prompt: Prompt) -> str:
-    """Return a short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
+    """Return a short SHA-256 of one prompt, by which a gate leaves out the prompts of the calibration."""
     text = content if isinstance(content := _content(prompt), str) else json.dumps(content)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -279,12 +278,12 @@ def _content(prompt: Prompt) -> Any:
 def _prompt(file: str, number: int, line: str) -> Prompt:
     place = f"{file}, line {number}"
     if len(line) > MAX_LINE:
-        raise UsageError(f"{place} has {len(line):,} characters; a prompt takes {MAX_LINE:,} at most")
+        raise UsageError(f"{place} has {len(line):,} characters; a prompt has at most {MAX_LINE:,}")
     if not line.lstrip().startswith("{"):
         return Prompt(line, place=place)
     try:
         value: dict[str, Any] = msgspec.json.decode(line)
-        if not (value.get("tools") and value.get(MESSAGES)):  # nothing, in whatever form it is written
+        if not (value.get("tools") and value.get(MESSAGES)):  # no tools, in any form
             value.pop("tools", None)
         read = msgspec.convert(value, _Line)
     except msgspec.ValidationError as error:
@@ -298,11 +297,11 @@ def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
     kinds = [key for key in KINDS if value.get(key) is not None]
     kinds += ["chat"] if line.chat and kinds != [TEXT] else []
     if len(kinds) > 1:
-        raise UsageError(f"{place} has {listed(map(json.dumps, kinds))}; each is a whole prompt: leave one")
+        raise UsageError(f"{place} has {listed(map(json.dumps, kinds))}; each is a whole prompt: keep one")
     arguments = line.chat_template_kwargs or {}
     if reserved := sorted(OF_TEMPLATE & set(arguments)):
         raise UsageError(
-            f'{place}: "chat_template_kwargs" has "{reserved[0]}", which is no variable of a template'
+            f'{place}: "chat_template_kwargs" has "{reserved[0]}", which is not a variable of a template'
         )
     arguments |= {GENERATION_PROMPT: False} if line.add_generation_prompt is False else {}
     if line.prompt_token_ids:
@@ -322,14 +321,14 @@ def _messages(
     """Return the messages with the text of their parts joined by line breaks, as vLLM joins them."""
     if unread := [key for key in UNREAD if value.get(key) is not None]:
         raise UsageError(
-            f'{place}: "{unread[0]}" changes what the chat template makes of the messages, and is not read'
-            f' here; give the tokens as "{TOKEN_IDS}"'
+            f'{place}: "{unread[0]}" changes the text of the messages, and is not supported; pass the tokens'
+            f' as "{TOKEN_IDS}"'
         )
     read = tuple(_message(f'{place}: "{MESSAGES}"[{i}]', message) for i, message in enumerate(messages))
     if read[-1]["role"] == "assistant":
         raise UsageError(
-            f'{place}: the last of "{MESSAGES}" is the assistant\'s answer; leave it out: the target writes'
-            " its own"
+            f'{place}: the last of "{MESSAGES}" is the assistant\'s answer; remove it: the target writes its'
+            " own"
         )
     return read
 
@@ -352,15 +351,17 @@ def _part(place: str, part: Any) -> str:
         case {"type": "text", "text": str() as text}:
             return text
         case {"type": str() as kind}:
-            raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
-    raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
+            raise UsageError(
+                f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is supported"
+            )
+    raise UsageError(f'{place} has a content part that is not {{"type": "text", "text": ...}}')
 
 
 class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
-    """A published set: the address and the digest of its file, its licence, and where a line has its prompt.
+    """A published set: the URL and the digest of its file, its licence, and the fields of a line.
 
-    `size` in bytes; `prompts` is their number. `field` holds the text of a user message, or a list whose
-    first text is one; `set_field` the name under which results are counted.
+    `size` is in bytes, `prompts` the number of prompts. `field` has the text of a user message, or a list
+    whose first item is one; `set_field` has the name under which results are counted.
     """
 
     title: str
@@ -380,7 +381,7 @@ class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
-    """Every set by its name; and, with the reason, sets that others measure on and that have no name here."""
+    """Every set by its name, and sets that others use but eaglectl does not name, with the reason."""
 
     sets: Mapping[str, PromptSet]
     unnamed: Mapping[str, str]
@@ -388,15 +389,15 @@ class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def prompt_sets() -> PromptSets:
-    """Read the file of the sets."""
+    """Read the file of named sets."""
     return msgspec.json.decode(DATA.read_bytes(), type=PromptSets)
 
 
 def lines_of(name: str) -> tuple[str, ...]:
-    """Return the prompts of a set as the JSON lines of a file of prompts: each a user message.
+    """Return the prompts of a set as JSON lines of a prompt file, each with one user message.
 
-    The file comes from the cache, or the network. Raises UnreadableError if it is in neither, or its bytes
-    are not those of the set.
+    The file comes from the cache or the network. Raises UnreadableError if it is in neither, or if its digest
+    differs from that of the set.
     """
     chosen, data = prompt_sets().sets[name], b""
     with suppress(UnreadableError):
@@ -419,8 +420,8 @@ def lines_of(name: str) -> tuple[str, ...]:
 def _download(option: str, chosen: PromptSet) -> bytes:
     if is_offline():
         raise UnreadableError(
-            f"{option} its file is not in {chosen.cached.parent}, and this call is offline; fetch"
-            f" {chosen.url} where there is a network, and name the file",
+            f"{option} its file is not in {chosen.cached.parent}, and this call is offline; download"
+            f" {chosen.url} on a machine with a network, and pass the file",
             options=(option,),
         )
     data, end = b"", time.monotonic() + DEADLINE
@@ -447,11 +448,11 @@ def _download(option: str, chosen: PromptSet) -> bytes:
     if len(data) < chosen.size and time.monotonic() > end:
         raise UnreadableError(
             f"{option} {chosen.url} sent {len(data):,} of {chosen.size:,} bytes in {DEADLINE:g} s;"
-            " try again, or fetch it and name the file",
+            " try again, or download it and pass the file",
             options=(option,),
         )
     raise UnreadableError(
-        f"{option} {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., and the"
-        f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept",
+        f"{option} {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., but the"
+        f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was stored",
         options=(option,),
     )

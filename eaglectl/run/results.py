@@ -1,13 +1,13 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, other drafters, and a verdict.
 
 Two drafters, or one before and after a conversion (the gate), are compared on the same prompts. The first
-runs by draft-and-verify, which writes the target's answers: greedy ones, which no drafter changes. Then both
-draft from every position of these answers (teacher forcing): a ratio with a narrower interval than that of
-the rounds that follow from these drafts, which begin at few of the positions, and which have to confirm it.
+runs by draft-and-verify, which writes the target's greedy answers; no drafter changes these. Then both draft
+from every position of these answers (teacher forcing). This ratio has a narrower interval than that of the
+rounds, which begin at few positions; the rounds must confirm it.
 
-A running server is compared with the files of a drafter by its rounds and those of the reference. Where the
-answers are equal, so are the rounds, prompt by prompt, if the drafters are, but for rounding; another
-drafter's are equal on few prompts, also where it is as good.
+A running server is compared with the files of a drafter by its rounds and those of the reference. On prompts
+with equal answers, the same drafter has equal rounds, but for rounding. Another drafter has equal rounds on
+few prompts, even if it is as good.
 """
 
 import math
@@ -53,7 +53,7 @@ MOST_LINES = 4
 
 
 class PublishedLength(Struct, frozen=True):
-    """One published acceptance length: the prompt set, the figure that it is of, and where that was read."""
+    """One published acceptance length, with its prompt set, its figure and the figure's source."""
 
     length: float
     prompt_set: str
@@ -62,12 +62,12 @@ class PublishedLength(Struct, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is that of a drafter that does not work; a gate of TensorRT-LLM passes 1.01."""
+        """Whether the drafter does not work: a gate of TensorRT-LLM passes 1.01."""
         return self.length < DEAD_LENGTH
 
     @property
     def run(self) -> tuple[str, int | None, float | None, int | None]:
-        """The run of ours like its own: prompts, k, temperature and tokens; None of what has no like."""
+        """Our run that is comparable: prompts, k, temperature and tokens; None if nothing is comparable."""
         figure, source = self.figure, self.source
         temperature = source.temperature if figure.temperature is None else figure.temperature
         return self.prompt_set, figure.k, temperature, source.comparable.get(self.prompt_set)
@@ -76,15 +76,15 @@ class PublishedLength(Struct, frozen=True):
     def text(self) -> str:
         """The length, its drafter, and where and when it was measured."""
         dead = " (dead)" if self.is_dead else ""
-        count = "" if self.source.prompts else ", of how many prompts is not stated"
+        count = "" if self.source.prompts else ", number of prompts not stated"
         place = f"{self.source.title}, {self.figure.date or self.source.date}{count}"
         return f"{self.length:.2f}{dead}  {self.figure.drafter} ({place})"
 
 
 class Published(Struct, frozen=True):
-    """Lengths for a target: those measured as a run of ours was, and the others, each highest first.
+    """Published lengths for a target, highest first; those of `alike` are comparable with our run.
 
-    `target` is the published name of the target, `how` where it was found.
+    `target` is the published name of the target, `how` its source.
     """
 
     alike: tuple[PublishedLength, ...] = ()
@@ -94,27 +94,27 @@ class Published(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lengths in words: the comparable ones, else the range of the others."""
+        """The comparable lengths as lines; without any, the range of the others."""
         lines = [length.text for length in self.alike[:MOST_LINES]]
         if len(self.alike) > MOST_LINES:
             lines.append(f"and {len(self.alike) - MOST_LINES} more")
         if self.otherwise and not lines:
             lengths = [length.length for length in self.otherwise]
             lines = [
-                f"measured otherwise: {len(lengths)} published lengths of this target, {min(lengths):.2f} to"
-                f" {max(lengths):.2f}"
+                f"measured differently: {len(lengths)} published lengths of this target, {min(lengths):.2f}"
+                f" to {max(lengths):.2f}"
             ]
-        return (*lines, f"the target is taken for {self.target}, by {self.how}") if lines else ()
+        return (*lines, f"the target is identified as {self.target} by {self.how}") if lines else ()
 
 
 def published_for(
     names: Mapping[str, str], prompts: str | None, k: int, temperature: float, max_tokens: int
 ) -> Published:
-    """Return what others reached with drafters of a target, and which of it was measured like our run.
+    """Return the published lengths of a target's drafters, and which of them are comparable with our run.
 
-    `names` are those that the target may have, each with where it is from: Hub repositories or folders, whose
-    last part decides, without case. The first that has figures counts. A length of other prompts, another
-    chain or temperature, or of answers that end elsewhere is no comparison. `prompts` is the named set of the
+    `names` maps possible names of the target (Hub repositories or folders) to their sources. Only the last
+    part of a name counts, without case; the first name with figures is used. A length with other prompts,
+    another k or temperature, or another end of answers is not comparable. `prompts` is the named set of the
     run; None for other prompts, for a sample of a set, and for answers past their end.
     """
     run = prompts, k, temperature, max_tokens
@@ -142,15 +142,15 @@ def published_lengths() -> tuple[PublishedLength, ...]:
 
 # values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
-# a drafter with a smaller acceptance length before the conversion is at fault itself
+# with a smaller acceptance length before the conversion, the drafter itself is at fault
 MIN_BASELINE_LENGTH = 1.3
 
 
 def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
     """Judge whether acceptance was kept, by the `ratio` of all positions and that of draft-and-verify.
 
-    Either ratio's interval decides where the other one's value is on the same side of `least`; rounds, which
-    are what is served, show a loss by themselves.
+    One ratio's interval decides if the other ratio's value is on the same side of `least`. The rounds alone
+    suffice for a loss, as servers run rounds.
     """
     if rounds.high < least or (ratio.high < least and rounds.value < least):
         return GateEnding.LOST
@@ -170,7 +170,7 @@ def needed_to_judge(
     prompts: int,
     levels: tuple[float, float] = (LEVEL, LEVEL),
 ) -> int | None:
-    """Return about how many prompts would tell kept from lost, if the ratios stay; None if none would.
+    """Return about how many prompts would decide kept or lost, if the ratios stay; None if none would.
 
     `levels` are those of this look and of the next one.
     """
@@ -196,8 +196,8 @@ class GateRow(Struct, frozen=True):
 class Gate(Struct, frozen=True):
     """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran.
 
-    `looks` is how often the ratios' intervals were looked at, as prompts were added; they are of 1 - `level`,
-    by which those of all looks together have 1 - LEVEL. `measured` is what each prompt gave.
+    `looks` counts the looks at the ratios' intervals as prompts were added. The intervals are of 1 - `level`,
+    so that those of all looks together are of 1 - LEVEL. `measured` has the matches of each prompt.
     """
 
     rows: tuple[GateRow, ...]
@@ -217,17 +217,17 @@ class Gate(Struct, frozen=True):
 
     @property
     def has_looks(self) -> bool:
-        """Whether it was one of several looks, each of its own level."""
+        """Whether it was one of several looks, each with its own level."""
         return self.level < LEVEL
 
     @property
     def is_dead(self) -> bool:
-        """Whether the drafter hardly drafts as it is."""
+        """Whether almost no draft token is accepted before the conversion."""
         return self.rows[0].before.length.value < MIN_BASELINE_LENGTH
 
     @property
     def ending(self) -> GateEnding:
-        """LOST where one k is; KEPT where all are."""
+        """LOST if any k is; KEPT if all are."""
         return worst(judge_ratio(row.ratio, row.rounds, self.tolerance) for row in self.rows)
 
     @property
@@ -237,7 +237,7 @@ class Gate(Struct, frozen=True):
 
     @property
     def prompts_needed(self) -> int | None:
-        """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
+        """About how many prompts would decide kept or lost, if the ratios stay; None if none would."""
         levels = self.level, look_level(self.looks + 1) if self.has_looks else LEVEL
         needed = [
             needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts, levels) for row in self.rows
@@ -255,8 +255,9 @@ def run_gate(
 ) -> Gate:
     """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once.
 
-    All prompts are looked at together, or at first as many as the first of `looks`, and so on until the
-    intervals tell; each look has its own level (`look_level`). `earlier` ones count with their prompts.
+    Without `looks`, all prompts are judged at once. `looks` are growing numbers of prompts, which are judged
+    in turn until the intervals decide; each look has its own level (`look_level`). Results in `earlier` count
+    with their prompts and looks.
     """
     from eaglectl.reference.target_model import version_text
 
@@ -323,15 +324,13 @@ def drafts_of_both(
 MAX_REGRESSION = 0.97
 
 
-SERVED_WITH = (
-    "vLLM does so where it is served with that in --speculative-config, and drafts greedily where not"
-)
+SERVED_WITH = "vLLM does so only with that method in --speculative-config, and drafts greedily without it"
 # by draft_sample_method (vLLM from 0.21.0 on)
 DRAFTINGS: Mapping[str, str] = {
-    "greedy": "drafts were greedy at this temperature (draft_sample_method); sampled ones are accepted more"
-    " often or less",
-    "not known": "whether drafts were greedy at this temperature the server says only with"
-    " VLLM_SERVER_DEV_MODE=1; they are unless it was started with draft_sample_method",
+    "greedy": "drafts were greedy at this temperature (draft_sample_method); acceptance of sampled drafts may"
+    " be higher or lower",
+    "not known": "drafts are greedy at this temperature unless the server was started with"
+    " draft_sample_method; it reports that only with VLLM_SERVER_DEV_MODE=1",
 }
 
 
@@ -358,15 +357,15 @@ def reasons_of(kind: ReasonKind, texts: Iterable[str]) -> tuple[Reason, ...]:
 
 
 class SmokeReport(Result, frozen=True):
-    """What one drafter did on one engine.
+    """The result of running one drafter on one engine.
 
     `is_lossless` is None if plain decoding was not run. `reasons` are those of the verdict, and notes.
-    `choice` is the origin of the prompts. `variants` (of `probed`) and
-    `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config and weights.
-    `published` is what others reach with drafters of the target. `trust_remote_code`: the target's own code
-    was allowed to run. `coverage` is a reduced draft vocabulary's, of the answers, if their tokens are known.
-    `speed` is the result of --speed, `speed_gap` why there is none. `diagnose_command` looks for the cause.
-    `match`: whether a server drafts as these files do.
+    `choice` is the origin of the prompts. `variants` (of `probed`) and `drift_conditions` are the results of
+    the probes. `files` has the SHA-256 of the drafter's config and weights. `published` are published lengths
+    of the target's drafters. With `trust_remote_code`, the target's own code was allowed to run. `coverage`
+    is the share of the answers' tokens that a reduced draft vocabulary holds, if they are known. `speed` is
+    the result of --speed; without one, `speed_gap` is the reason. `diagnose_command` looks for the cause.
+    `match` states whether a server drafts as these files do.
     """
 
     source: str
@@ -412,7 +411,7 @@ class SmokeReport(Result, frozen=True):
 
     @property
     def verdict(self) -> CheckVerdict:
-        """FAIL, COULD_NOT_LOOK where too little was measured for another verdict, or PASS."""
+        """FAIL, COULD_NOT_LOOK if too little was measured, or PASS."""
         if self.failures or (self.against and self.against.failures):
             return CheckVerdict.FAIL
         is_open = self.gaps or (self.against and self.against.gaps)
@@ -424,9 +423,9 @@ OUTCOMES: Mapping[GateEnding, CheckVerdict] = {
     GateEnding.LOST: CheckVerdict.FAIL,
     GateEnding.TOO_FEW_PROMPTS: CheckVerdict.COULD_NOT_LOOK,
 }
-# what a ratio is of, where drafts from every position were made, and where not
+# the drafts that a ratio is of
 EVERY_POSITION = "drafts from every position of the target's answers, confirmed by draft-and-verify"
-ROUNDS_ALONE = "rounds of draft-and-verify alone: only greedy runs of the reference draft from every position"
+ROUNDS_ALONE = "only rounds of draft-and-verify: only greedy runs of the reference draft from every position"
 
 
 class SetRatio(Struct, frozen=True):
@@ -453,13 +452,13 @@ class SetRatio(Struct, frozen=True):
 class DrafterComparison(Struct, frozen=True):
     """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own.
 
-    `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach
-    `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
-    upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
-    `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
+    `sets` has the ratio on each set of prompts. Each must reach `max_regression` with its lower bound: their
+    number needs no correction, as all of them must. An upper bound below it is a failure; an interval that
+    contains it decides nothing (`judge_ratio`). With `has_positions`, the ratios are of drafts from every
+    position, and `rounds` is that of draft-and-verify.
 
-    Of built-in prompts, a few of each kind, all together are the set that is judged, by `looks` at a growing
-    number of them (`look_level`); a kind is there too where it is lost, at the level over their number.
+    Built-in prompts, a few of each kind, are judged as one set, by `looks` at a growing number of them
+    (`look_level`). `sets` then also has each kind that is lost, at the level divided by the number of kinds.
     """
 
     source: str
@@ -484,17 +483,17 @@ class DrafterComparison(Struct, frozen=True):
 
     @property
     def ending(self) -> GateEnding:
-        """LOST where a set is; KEPT where all are."""
+        """LOST if any set is; KEPT if all are."""
         return worst(part.ending for part in self.sets)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why the first drafter is not shown to be as good as the second."""
+        """The sets on which the first drafter is worse, with reasons."""
         return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.FAIL)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """The sets with too few prompts to tell."""
+        """The sets with too few prompts to decide, with reasons."""
         return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.COULD_NOT_LOOK)
 
 
@@ -508,10 +507,10 @@ def make_report(
     failures = [
         *shortfalls(measured, min_length, min_position_0),
         *(f"not as the checkpoint means: {text}" for text in run.differences),
-        # engines run a file with these problems all the same
+        # engines run a file with these problems anyway
         *(note.text for note in job.drafter.notes_at("problem")),
     ]
-    notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
+    notes = [f'set "{name}": all answers end before the first draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
     count = None
     if job.temperature == 0 and run.equal_outputs is not None:  # sampled tokens need not be equal
@@ -519,9 +518,9 @@ def make_report(
     if count:
         different = f"{count} of {len(run.results)} outputs differ from plain decoding"
         if run.dtype == "float32":
-            failures.append(f"{different}, in float32, where they must not")
+            failures.append(f"{different}; in float32 they must be equal")
         else:
-            notes.append(f"{different}; in {run.dtype} rounding alone can do that")
+            notes.append(f"{different}; in {run.dtype}, rounding can be the cause")
     return SmokeReport(
         source=source,
         run=run,
@@ -544,7 +543,7 @@ def make_report(
 
 
 def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
-    """Yield how drafts were sampled at a temperature above 0, as it changes how many are accepted."""
+    """Yield a note on how drafts were sampled at a temperature above 0, which changes acceptance."""
     method = run.resolved.get("draft_sample_method")
     if job.temperature > 0 and method is not None:
         yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
@@ -567,18 +566,17 @@ def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> C
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
     """Return the report with the sensitivity probe's results; a reading that drafts better is a failure.
 
-    `repair` gives the command that converts with a reading.
+    `repair` returns the command that converts with a reading.
     """
     reasons = [*report.reasons, *reasons_of("note", probed.notes)]
     for variant in probed.variants:
-        needed = f"give about {variant.prompts_needed}" if variant.prompts_needed else "give more"
-        few = f"{variant.measured.prompts} prompts cannot tell from chance: {needed}"
+        needed = f"use about {variant.prompts_needed}" if variant.prompts_needed else "use more"
         doubt = {
-            ReadingOutcome.SLIGHTLY_BETTER: (
-                f", beyond chance and less than the x{LEAST_GAIN:g} that is named"
+            ReadingOutcome.SLIGHTLY_BETTER: f", beyond chance, but by less than x{LEAST_GAIN:g}",
+            ReadingOutcome.TOO_FEW_PROMPTS: (
+                f", within chance on {variant.measured.prompts} prompts: {needed}"
             ),
-            ReadingOutcome.TOO_FEW_PROMPTS: f", which {few}",
-            ReadingOutcome.LATE_POSITIONS_ONLY: " at late positions alone, so that it is not named",
+            ReadingOutcome.LATE_POSITIONS_ONLY: ", but only at late positions",
         }.get(variant.outcome)
         if doubt:
             reasons += reasons_of(
@@ -587,7 +585,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     report = replace(report, variants=probed.variants, reasons=tuple(reasons), probed=probed)
     open_or_wrong = (ReadingOutcome.BETTER, ReadingOutcome.TOO_FEW_PROMPTS)
     if any(variant.is_of_tables and variant.outcome in open_or_wrong for variant in probed.variants):
-        report = replace(report, coverage=None)  # counted by a table that is not settled
+        report = replace(report, coverage=None)  # counted with a d2t that may be wrong
     if (best := probed.best) is None:
         return report
     others = [
@@ -598,13 +596,13 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     also = f"; other readings gain too: {', '.join(others)}" if others else ""
     failure = (
         f"the file drafts better read with {best.name}: acceptance length x{best.ratio.words}, p"
-        f" {p_words(best.p_value)} after {len(probed.variants)} readings{also}; if that is what was trained,"
-        " write it so and measure again"
+        f" {p_words(best.p_value)}, corrected for {len(probed.variants)} readings{also}; if it was trained"
+        " so, convert it and measure again"
     )
     return replace(report, reasons=(*reasons, Reason("failure", failure, (repair(best),))))
 
 
-# the name of all built-in prompts where these are judged together
+# the name of all built-in prompts, if they are judged together
 BUILT_IN = "built-in prompts"
 Pair = tuple[Sequence[PromptResult], Sequence[PromptResult]]
 
@@ -631,7 +629,7 @@ def compare_drafters(
         )
         sets.append(_set_ratio(name, (first, second), (drafted, compared), max_regression, of_set))
     if looks:
-        # prompts that are all alike have an interval of no width, which says nothing of others
+        # if all prompts give the same ratio, the interval has no width and says nothing about other prompts
         lost = [part for part in sets if part.ending == GateEnding.LOST and part.ratio.low < part.ratio.high]
         sets = [_set_ratio(BUILT_IN, judged, rounds, max_regression, level), *lost]
     return DrafterComparison(
@@ -650,7 +648,7 @@ def compare_drafters(
 class Gain(Struct, frozen=True):
     """Acceptance length of one run over that of another, on the same prompts in the same engine.
 
-    `prompts_needed` is about how many prompts tell it from 1; None where none would.
+    `prompts_needed` is about how many prompts would distinguish it from 1; None if none would.
     """
 
     ratio: Estimate
@@ -663,7 +661,7 @@ class Gain(Struct, frozen=True):
 
 
 def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
-    """Return what a conversion changes; None if the runs differ in prompts or engine."""
+    """Return the change of acceptance by a conversion; None if the runs differ in prompts or engine."""
     runs = {
         (report.run.engine, report.run.version, report.prompts_digest, report.k) for report in (after, before)
     }
@@ -677,7 +675,7 @@ def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float
     count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
-        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
+        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; use longer prompts'
         nothing = Estimate(1.0, 1 / whole, whole)
         return SetRatio(name, count, nothing, nothing, GateEnding.TOO_FEW_PROMPTS, reason)
     estimate, verified = ratio(*judged, level), ratio(*rounds, level)
@@ -688,15 +686,15 @@ def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float
     if ending == GateEnding.LOST:
         reason = f"lost: {where} is below --max-regression {least:g}"
     elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
-        # the interval of a prompt or two says nothing of how many are needed
+        # the interval of one or two prompts does not show how many are needed
         enough = count >= FEWEST_PROMPTS
         enough_prompts = (
             needed_to_judge(estimate, verified, least, count, (level, level)) if enough else ENOUGH_PROMPTS
         )
         needed = max(enough_prompts, ENOUGH_PROMPTS) if enough_prompts else None
-        advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
+        advice = f"use {needed} or more of this set" if needed else "no number of prompts would decide"
         ending = GateEnding.TOO_FEW_PROMPTS
-        reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
+        reason = f"too few prompts: {where}, prompts: {count}; {advice}"
     return SetRatio(name, count, estimate, verified, ending, reason, needed)
 
 
@@ -711,25 +709,25 @@ def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
     return places
 
 
-# the share of prompts with equal rounds that the same drafter exceeds, of those with equal answers and rounds
-# enough. Of fixtures/tiny on vLLM 0.32.0: 24 of 24 in float32 and 15 of 17 in bfloat16; with noise of 5 % on
-# each weight, which leaves the acceptance length as it is, 6 of 24 and 3 of 17; with 1 %, 15 of 24
+# the share of prompts with equal rounds that the same drafter exceeds, of those with equal answers and enough
+# rounds. For fixtures/tiny on vLLM 0.32.0: 24 of 24 in float32 and 15 of 17 in bfloat16; with noise of 5 % on
+# each weight, which does not change the acceptance length, 6 of 24 and 3 of 17; with 1 %, 15 of 24
 LIKE_SHARE = 0.5
 FEWEST_ROUNDS = 4
-# without equal answers, the least ratio of acceptance lengths, and one over it, that is no other drafter's
+# without equal answers, a ratio of acceptance lengths below this or above its inverse is another drafter's
 LIKE_RATIO = 0.97
-# characters by which a target is known as the same, where rounding changes an answer further on
+# characters of an answer that must be equal for the same target; rounding may change the rest
 BEGIN = 16
 Z = 1.96  # of a two-sided interval of 95 %
-OTHERS = "stale, partly loaded, or with an embedding or head that is not tied"
+OTHERS = "old, partly loaded, or with an embedding or head that is not tied"
 
 
 class FilesMatch(Struct, frozen=True):
-    """The rounds of a server beside those that the reference makes of one drafter's files.
+    """The rounds of a server compared with those of the reference for one drafter's files.
 
-    `equal` of `compared` prompts have equal rounds: of those with equal answers and FEWEST_ROUNDS or more.
-    `length` is the files' acceptance length, `ratio` the server's over it. `needed`: about how many prompts
-    would tell; None where more would not.
+    `compared` are the prompts with equal answers and FEWEST_ROUNDS or more, `equal` those with equal rounds.
+    `length` is the files' acceptance length, `ratio` the server's over it. `needed` is about how many prompts
+    would decide; None if more would not.
     """
 
     source: str
@@ -742,17 +740,17 @@ class FilesMatch(Struct, frozen=True):
 
     @property
     def figures(self) -> str:
-        """The figures it was judged by."""
+        """The figures that decide."""
         return (
-            f"rounds are equal on {self.equal} of {self.compared} prompts answered alike, and the server's"
-            f" length is x{self.ratio.words} of the {self.length.value:.2f} of {self.source}"
+            f"rounds are equal on {self.equal} of {self.compared} prompts with equal answers, and the"
+            f" server's length is x{self.ratio.words} of the {self.length.value:.2f} of {self.source}"
         )
 
 
 class ServerMatch(Struct, frozen=True):
-    """Whether the server drafts as the first of `files` does, and which of them it drafts as ("": of none).
+    """Whether the server drafts as the first of `files`; `nearest` is the source that it drafts as, or "".
 
-    Of `prompts` the server begins `alike` answers as the target's files do.
+    On `alike` of `prompts` prompts, the server's answer begins like that of the target's files.
     """
 
     files: tuple[FilesMatch, ...]
@@ -764,7 +762,7 @@ class ServerMatch(Struct, frozen=True):
 
     @property
     def is_of_another_target(self) -> bool:
-        """Whether most of its answers begin otherwise than the target's."""
+        """Whether most answers begin differently than the target's."""
         return 2 * self.alike < self.prompts
 
 
@@ -789,7 +787,7 @@ def match_server(
             MatchEnding.COULD_NOT_TELL,
             "",
             f"could not tell: the server answers only {begin_alike} of {count} prompts as the target's files"
-            " do; give the target that it serves",
+            " do; pass the target that it serves",
         )
     else:
         ending, nearest, words = _judge_matches(matches, served, [results for _, results in files])
@@ -823,7 +821,7 @@ def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
 def _ending(
     lengths: tuple[Measurement, Measurement], compared: int, equal: int, change: Estimate
 ) -> tuple[MatchEnding, int | None]:
-    """Return whether one drafter made both, and about how many compared prompts would tell."""
+    """Return whether both are of one drafter, and about how many compared prompts would decide."""
     if all(measured.length.value <= DEAD_LENGTH for measured in lengths):
         return MatchEnding.COULD_NOT_TELL, None  # dead drafters are all alike
     if compared < FEWEST_PROMPTS:
@@ -858,10 +856,10 @@ def _judge_matches(
         words = f"no, it drafts as {other.source}: {other.figures}; {first.figures}"
         return MatchEnding.NO, other.source, words
     if first.ending == MatchEnding.NO:
-        words = f"no: {first.figures}; it reads the file otherwise (see inspect), or its weights are others"
-        words += f" ({OTHERS}): load {first.source} there again"
+        words = f"no: {first.figures}; it reads the file differently (see inspect), or has other weights"
+        words += f" ({OTHERS}): load {first.source} into the server again"
         return MatchEnding.NO, "", words
-    would = f"about {first.needed} would" if first.needed else "more would not"
+    would = f"about {first.needed} would decide" if first.needed else "more would not decide"
     if first.compared < prompts // 2:
         would += "; fewer --max-tokens leave more answers equal"
     words = f"could not tell with {prompts} prompts ({first.figures}); {would}"
@@ -891,9 +889,9 @@ def _nearest_match(
         yes = "yes" if near == 0 else f"no, it drafts as {nearest.source}"
         words = f"{yes}: {nearest.figures}, nearer than {other.source} ({other.equal})"
         return (MatchEnding.NO if near else MatchEnding.YES), nearest.source, words
-    would = f"about {needed} would" if needed else "these prompts do not tell them apart"
+    would = f"about {needed} would decide" if needed else "these prompts do not distinguish them"
     words = (
-        f"could not tell with {prompts} prompts whether as {nearest.source} or as {other.source}, which draft"
-        f" alike; {would}"
+        f"could not tell with {prompts} prompts whether it drafts as {nearest.source} or as {other.source},"
+        f" which draft alike; {would}"
     )
     return MatchEnding.COULD_NOT_TELL, "", words

@@ -1,4 +1,4 @@
-"""A running server as an engine: vLLM, SGLang or llama.cpp, whichever answers; and its tokens a second.
+"""A running server (vLLM, SGLang or llama.cpp) as an engine, and its tokens a second.
 
 vLLM and llama.cpp are measured by their counters in /metrics, SGLang by the counts of rounds in each answer.
 """
@@ -35,7 +35,7 @@ from eaglectl.run.prompts import GENERATION_PROMPT, Prompt
 def complete(server: Server, model: str, prompt: Prompt, job: EngineJob, engine: "_Engine") -> Completion:
     """Request an answer to `prompt`; return the number of new tokens, and the answer.
 
-    Raises UnreadableError if the answer does not say how many, or says more than were requested.
+    Raises UnreadableError if the answer has no number of new tokens, or more than were requested.
     """
     path = "/v1/completions"
     content: dict[str, Any] = {"prompt": list(prompt.token_ids) or prompt.text}
@@ -61,17 +61,17 @@ def complete(server: Server, model: str, prompt: Prompt, job: EngineJob, engine:
     tokens: int = answer["usage"]["completion_tokens"]
     if tokens > job.max_tokens + MAX_STEPS:
         raise UnreadableError(
-            f"{server}{path} says that it made {tokens} tokens (usage.completion_tokens), of"
-            f" {job.max_tokens} that were requested; its figures are not this request's: see the server's log"
+            f"{server}{path} reports {tokens} new tokens (usage.completion_tokens), but {job.max_tokens} were"
+            " requested; the figures are not those of this request: see the server's log"
         )
     return tokens, answer
 
 
 def _other_drafter(folder: Path, drafter: str, shown_drafter: str) -> tuple[str, ...]:
-    # of llama.cpp no place is known
+    # llama.cpp does not report a path
     if not drafter or not is_folder(Path(drafter)) or Path(drafter).resolve() == folder.resolve():
         return ()
-    return (f"the server drafts with {shown_drafter}, and the drafter under test is {folder}",)
+    return (f"the server drafts with {shown_drafter}, but the tested drafter is {folder}",)
 
 
 START = "start it with --model-draft DRAFTER.gguf --spec-type draft-eagle3 --metrics"
@@ -79,10 +79,10 @@ HISTOGRAM = "spec_correct_drafts_histogram"
 
 
 class _Engine(Struct, frozen=True):
-    """The engine at a URL: how it counts sent requests (`most` drafts a request), and its reported settings.
+    """The engine at a URL: a function that sends requests and counts their drafts, and reported settings.
 
-    `extra` are more keys of each request, `answers` the kind of their answers; `drafter` is its name on the
-    server.
+    `extra` are further keys of each request, `answers` the kind of the answers; `drafter` is the drafter's
+    name on the server.
     """
 
     version: str
@@ -97,8 +97,8 @@ class _Engine(Struct, frozen=True):
 def run_server(job: EngineJob, url: str) -> EngineRun:
     """Run `job` on the server at `url`, one prompt after the other.
 
-    Raises UsageError for no URL, UnreadableError where it does not answer, answers nonsense or runs no
-    speculative decoding, RefusedError where its counts would not be those of this drafter.
+    Raises UsageError for an invalid URL, UnreadableError if the server does not answer, answers invalid data
+    or runs no speculative decoding, RefusedError if its counts would not be those of this drafter.
     """
     check_token_ids(job)
     server = open_server(url, job.timeout)
@@ -118,7 +118,7 @@ def run_server(job: EngineJob, url: str) -> EngineRun:
         if job.on_progress:
             job.on_progress(Progress("measuring", index + 1, len(job.prompts), "prompts"))
     if not any(result.drafts for result in results) and engine.version.startswith("llama.cpp"):
-        raise UnreadableError(f"{server} drafted nothing; {START}")
+        raise UnreadableError(f"{server} drafted no tokens; {START}")
     most = max((len(result.accepted) for result in results), default=0)
     return EngineRun(
         engine="server",
@@ -175,15 +175,15 @@ def _llamacpp(server: Server, model: str, props: Mapping[str, Any]) -> _Engine:
         )
     if LLAMACPP.drafts not in read_counters(server, LLAMACPP):
         raise UnreadableError(
-            f"{server}/metrics has no {LLAMACPP.drafts}; llama.cpp of llama-cpp-python 0.3.36 counts drafts:"
-            " run that or a later one"
+            f"{server}/metrics has no {LLAMACPP.drafts}; llama.cpp counts drafts since llama-cpp-python"
+            " 0.3.36: run that or a later release"
         )
     return _Engine(
         version=f"llama.cpp {server.shown(props['build_info'])}",
         proves=(
-            "what the server at this URL does, in the rounds that drafted (with --spec-draft-p-min some do"
-            " not); which drafter that is, and whether acceptance is made up (--spec-synth-len), it does not"
-            " say"
+            "the behaviour of the server at this URL, in the rounds with drafts (with --spec-draft-p-min some"
+            " have none); it does not report its drafter, nor whether it simulates acceptance"
+            " (--spec-synth-len)"
         ),
         count=partial(count_requests, server, LLAMACPP),
         resolved={"model": server.shown(props.get("model_path") or model), "drafter": "not said"},
@@ -207,15 +207,15 @@ def _sglang(server: Server, model: str, info: Mapping[str, Any]) -> _Engine:
         )
     if not isinstance(steps, int):
         raise UnreadableError(
-            f"{server}/server_info does not say how many steps it drafts (speculative_num_steps); start it"
-            " with --speculative-num-steps"
+            f"{server}/server_info does not report speculative_num_steps; start it with"
+            " --speculative-num-steps"
         )
     drafter = str(info.get("speculative_draft_model_path") or "not said")
     return _Engine(
         version=f"SGLang {server.shown(info.get('version') or 'of unknown version')}",
         proves=(
-            "what the server at this URL does; acceptance simulated by its environment"
-            " (SGLANG_SIMULATE_ACC_LEN) could not be seen from here"
+            "the behaviour of the server at this URL; it does not report whether its environment simulates"
+            " acceptance (SGLANG_SIMULATE_ACC_LEN)"
         ),
         count=partial(_count_rounds, server, steps),
         resolved={
@@ -240,8 +240,8 @@ def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
         rounds = sum(histogram)
         if rounds > most // len(answers) or any(histogram[steps + 1 :]):
             raise UnreadableError(
-                f"{server} says that {rounds} rounds accepted up to {len(histogram) - 1} draft tokens"
-                f" ({HISTOGRAM}); at most {most // len(answers)} rounds of {steps} were possible: see the"
+                f"{server} reports {rounds} rounds with up to {len(histogram) - 1} accepted draft tokens"
+                f" ({HISTOGRAM}); at most {most // len(answers)} rounds of {steps} are possible: see the"
                 " server's log"
             )
         drafts += rounds
@@ -259,7 +259,7 @@ def _vllm(server: Server, model: str) -> _Engine:
         ),
         (
             count_positions(counters, VLLM) == 0,
-            f"{server}/metrics does not count by position ({VLLM.accepted}); a newer vLLM does",
+            f"{server}/metrics has no counts by position ({VLLM.accepted}); use a newer vLLM",
         ),
         error=UnreadableError,
     )
@@ -269,8 +269,8 @@ def _vllm(server: Server, model: str) -> _Engine:
     config, is_shown = config or {}, bool(config)
     if config.get("rejection_sample_method") == "synthetic":
         raise RefusedError(
-            f"{server} runs with rejection_sample_method: synthetic, which invents acceptance; start it"
-            " without"
+            f"{server} runs with rejection_sample_method: synthetic, which simulates acceptance; start it"
+            " without that"
         )
     drafter = str(config.get("model") or "not said")
     version = get(server, "/version", "version", may_lack=True).get("version")
@@ -278,8 +278,8 @@ def _vllm(server: Server, model: str) -> _Engine:
     method = config.get("draft_sample_method") or ("greedy" if is_shown else "not known")
     return _Engine(
         version=f"vLLM {server.shown(version or 'of unknown version')}",
-        proves="what the server at this URL does"
-        + ("" if is_shown else "; which drafter that is it says only with VLLM_SERVER_DEV_MODE=1"),
+        proves="the behaviour of the server at this URL"
+        + ("" if is_shown else "; it reports its drafter only with VLLM_SERVER_DEV_MODE=1"),
         count=partial(count_requests, server, VLLM),
         resolved={
             "model": server.shown(model),
@@ -303,9 +303,9 @@ def measure_server(job: EngineJob, url: str, k: int, concurrencies: Sequence[int
     timings = time_repeats(run, concurrencies, len(job.prompts))
     repeats = min(len(timing.batches) for timing in timings)
     how = (
-        f"this server over HTTP, warm, so many requests in flight, each of {job.max_tokens} new tokens where"
-        " it takes ignore_eos; prompts come again, and their prefixes may be in its cache;"
+        f"this server over HTTP, after a warm-up, with {job.max_tokens} new tokens for each request if it"
+        " supports ignore_eos; prompts are repeated, and their prefixes may be in its cache;"
         f" {repeats} repeats; a server has one configuration, so there is no ratio: --run-in vllm on such a"
-        " card times vLLM with the drafter and without"
+        " card times vLLM with and without the drafter"
     )
     return Speed(compare_timings(k, timings, None), "the server's", "", job.max_tokens, repeats, how)

@@ -168,7 +168,7 @@ except EaglectlError as error:
 
 @pytest.mark.parametrize(
     ("sample", "words"),
-    [("3", "6000 ['"), ("0", "more than 33,554,432 characters to run; take fewer with --sample")],
+    [("3", "6000 ['"), ("0", "more than 33,554,432 characters to run; select fewer with --sample")],
 )
 def test_a_large_file_of_prompts_takes_no_more_memory_than_what_is_run(
     sample: str, words: str, tmp_path: Path

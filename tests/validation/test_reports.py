@@ -373,8 +373,8 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
     assert screen(160, report(), is_whole=False) == [
         "fail: drafter: 2 errors, 1 warning; not served as trained by vLLM 0.22.0 - 0.22.1; not known to"
         " serve it as trained by SGLang 0.5.23",
-        "  vLLM 0.22.0 - 0.22.1 runs it differently than it was trained; vLLM 0.24.0 runs it as trained; it is"
-        " not known whether SGLang 0.5.23 runs it as trained",
+        "  vLLM 0.22.0 - 0.22.1 runs it differently than it was trained; vLLM 0.24.0 runs it as trained; it"
+        " is not known whether SGLang 0.5.23 runs it as trained",
         "  could not look: d2t cannot be read",
         "  the target's type is not known",
         "next:  eaglectl convert drafter",

@@ -114,5 +114,5 @@ def test_a_server_that_does_not_count_or_draft_could_not_be_looked_at(
     with served(silent, root) as url, pytest.raises(UnreadableError, match="without /metrics"):
         smoke(root, url)
     alone = [str(SERVER), "--model", str(root / "target.gguf"), "--metrics"]
-    with served(alone, root) as url, pytest.raises(UnreadableError, match="drafted nothing"):
+    with served(alone, root) as url, pytest.raises(UnreadableError, match="drafted no tokens"):
         smoke(root, url)
