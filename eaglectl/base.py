@@ -1,4 +1,4 @@
-"""The base of what the public functions return: a short text, a picture for notebooks, a JSON document."""
+"""The base of the results of public functions: a short text, a page for notebooks, a JSON document."""
 
 import json
 from typing import Annotated, Any, TypeVar
@@ -10,12 +10,12 @@ import eaglectl
 T = TypeVar("T")
 FRAME = '<strong>{}</strong><iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
 
-# kinds of values in documents; bounds and patterns are for readers: no document is refused for them
+# kinds of values in documents; bounds and patterns are for readers, eaglectl does not enforce them
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 
 
 class Result(Struct, frozen=True):
-    """What a public function returns."""
+    """The result of a public function."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document that the command prints with --json: dicts, lists, texts and numbers."""
@@ -23,7 +23,7 @@ class Result(Struct, frozen=True):
         return document
 
     def to_json(self) -> str:
-        """Return that JSON document as text, in ASCII; its schema is in schemas/."""
+        """Return the JSON document as text, in ASCII; its schema is in schemas/."""
         return eaglectl.render_json(self)
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Result(Struct, frozen=True):
 
 
 class Results(tuple[T, ...]):
-    """Results of several sources, in their order, which are shown together."""
+    """Results of several sources, in their order, shown together."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Two drafters, A and B: what each means, the tensors by canonical name, and how the files are written.
+"""Compare two drafters, A and B: their facts, their tensors by canonical name, and their spelling.
 
 A fact that one file leaves open is never equal to a stated one. Draft vocabularies are compared as target
-tokens, from offsets or absolute ids, in any order. Data are read block by block.
+tokens, from offsets or absolute ids, in any order. Tensor data is read block by block.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -45,25 +45,26 @@ from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 # defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
 YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
 SLIDING = ("sliding_window", "layer_types")
-# facts that are left out where neither drafter has them, and those of MLA alone
+# facts that are left out if neither drafter has them, and facts of MLA only
 OF_SOME = Dimensions.__struct_fields__
 OF_MLA = ("rope_interleave", "rope_factors")
 DEPTH = "the default depends on the target's depth; pass --target"
-WRITTEN_ALIKE = "neither file says what {}, and both are written alike"
+WRITTEN_ALIKE = "neither file states what {}, and both are written alike"
 DRAFT_TOKENS = "draft_tokens"
 CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
-MAPS = ("d2t", "t2d")  # compared as the tokens that they mean
+MAPS = ("d2t", "t2d")  # compared as lists of tokens
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 HEAD = "lm_head.weight"
-# bytes, and numbers at a time; as float64 these take eight bytes each
+# bytes, and numbers, of a block; as float64 a number takes eight bytes
 BLOCK, NUMBER_BLOCK = 4 << 20, 128 << 10
 # a tensor's data in blocks of so many bytes
 Blocks = Callable[[int], Iterator[bytes]]
 
 
 class Side(Struct, frozen=True):
-    """A or B: the source as given, its headers, its drafter, its config without nesting, the target that it
-    was read with, and the answers that its files needed.
+    """A or B: the source as given, its headers, its drafter, and its config without nesting.
+
+    `target` is the target that it was read with, `answers` those to its open questions.
     """
 
     source: str
@@ -78,8 +79,8 @@ class Fact(Struct, frozen=True):
     """A property of the drafters, in A and in B; `why` explains a state that the values do not show."""
 
     name: str
-    a: Annotated[Any, Meta(description="What A means, of any type; null where there is none")]
-    b: Annotated[Any, Meta(description="What B means")]
+    a: Annotated[Any, Meta(description="The value in A, of any type; null if there is none")]
+    b: Annotated[Any, Meta(description="The value in B")]
     state: FactState
     why: str = ""
 
@@ -95,10 +96,10 @@ class TensorSide(Struct, frozen=True):
 
 
 class Numbers(Struct, frozen=True):
-    """How far two tensors of one shape are apart.
+    """The differences of two tensors of equal shape.
 
-    `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers, and None for
-    integers and where they cannot be computed. `not_finite` counts places where A or B is NaN or infinite.
+    `max_abs` and `relative_rms` (the RMS of A - B over the RMS of A) are over finite numbers; None for
+    integers, and if they cannot be computed. `not_finite` counts places where A or B is NaN or infinite.
     """
 
     count: Count
@@ -113,8 +114,8 @@ class Numbers(Struct, frozen=True):
     relative_rms: Annotated[
         float | None,
         Meta(
-            description="RMS of A - B over RMS of A, of finite numbers; null for whole numbers and where A is"
-            " zeros",
+            description="RMS of A - B over RMS of A, of finite numbers; null for whole numbers and if A is"
+            " all zeros",
             extra_json_schema={"minimum": 0},
         ),
     ] = None
@@ -125,7 +126,7 @@ class TensorPair(Struct, frozen=True):
     """A canonical tensor in A and in B. ZEROS: a bias on one side only that adds nothing."""
 
     name: Annotated[
-        str, Meta(description="The canonical name; for a tensor without a place in a drafter its own")
+        str, Meta(description="The canonical name; for a tensor that no drafter has, its stored name")
     ]
     state: Annotated[
         TensorState,
@@ -138,23 +139,23 @@ class TensorPair(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """Whether this tensor makes two drafters of A and B."""
+        """Whether this tensor makes A and B different drafters."""
         return self.state not in SAME
 
 
 class Written(Struct, frozen=True):
-    """What is written differently: a config key, the names of a tensor, or another thing in words.
+    """A difference in writing: a config key, the names of a tensor, or another difference in words.
 
-    A config key is None where it is absent or null, which mean the same.
+    A config key is None if it is absent or null, which mean the same.
     """
 
     name: str
-    a: Annotated[Any, Meta(description="null where a config key is absent, or null")]
+    a: Annotated[Any, Meta(description="null if a config key is absent or null")]
     b: Any
 
 
 class Spelling(Struct, frozen=True):
-    """How the files of A and B differ; none of it makes them different drafters."""
+    """Differences in how A and B are written, which do not make them different drafters."""
 
     remarks: tuple[Written, ...]
     names: tuple[Written, ...]
@@ -192,7 +193,7 @@ class Comparison(Result, frozen=True):
 
     @property
     def meaning(self) -> DiffVerdict:
-        """The outcome of what both mean, whether or not an engine reads it."""
+        """The outcome by facts and tensors, whether or not an engine reads them."""
         states = {fact.state for fact in self.facts}
         if FactState.DIFFERS in states or any(pair.differs for pair in self.tensors):
             return DiffVerdict.DIFFERS
@@ -312,11 +313,11 @@ def _shown_layers(aux: AuxLayers) -> Any:
 
 
 class VocabularyReading(Struct, frozen=True):
-    """What d2t and t2d of one side may mean, as lists of target tokens.
+    """The possible meanings of d2t and t2d of one side, as lists of target tokens.
 
     There is one list if the meaning is known, and none if the maps are broken; `how` explains that, and
-    `form` without its confirmation. `is_absent`: the files hold no map. `raw` are the stored integers as
-    bytes.
+    `form` is `how` without its confirmation. `is_absent`: the files have no map. `raw` are the stored
+    integers as bytes.
     """
 
     lists: tuple[tuple[int, ...], ...]
@@ -327,7 +328,7 @@ class VocabularyReading(Struct, frozen=True):
 
     @property
     def tokens(self) -> tuple[int, ...] | None:
-        """The target token of each draft token, where it is known."""
+        """The target token of each draft token; None if unknown."""
         return self.lists[0] if len(self.lists) == 1 else None
 
 
@@ -340,13 +341,13 @@ def read_tokens(side: Side, answer: str | None) -> VocabularyReading:
     maps = [drafter.tensors.get(name) for name in MAPS]
     if not any(maps) and not drafter.has_reduced_vocabulary:
         return VocabularyReading(
-            (tuple(range(drafter.dims.vocab)),), "no map: all tokens, in their order", (None, None)
+            (tuple(range(drafter.dims.vocab)),), "no map: all tokens, in order", (None, None)
         )
     raw = tuple(None if tensor is None else side.checkpoint.read(tensor.stored[0]) for tensor in maps)
     if maps[0] is None and (maps[1] is None or by_name(drafter.producer).has_unordered_rows):
         # pickles beside the weights are compared as bytes
         beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
-        where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
+        where = f"; it is in {beside[0]}, a pickle, which only `convert` opens" if beside else ""
         return VocabularyReading(
             (), f"d2t is missing{where}", (*raw, *map(source.read, beside)), is_absent=True
         )
@@ -376,13 +377,13 @@ def _from_maps(
 
 
 def compare_tokens(a: VocabularyReading, b: VocabularyReading, sizes: tuple[int, int]) -> Fact:
-    """Compare the tokens that both propose; `sizes` are the numbers of draft tokens."""
+    """Compare the tokens that both can draft; `sizes` are the numbers of draft tokens."""
     if a.tokens is None or b.tokens is None:
         why = "; ".join(
             f"{name}: {reading.how}" for name, reading in (("A", a), ("B", b)) if reading.tokens is None
         )
         size_a, size_b = (
-            f"{size} tokens{', not known which' * (reading.tokens is None)}"
+            f"{size} tokens{', unknown which' * (reading.tokens is None)}"
             for size, reading in zip(sizes, (a, b), strict=True)
         )
         return Fact(DRAFT_TOKENS, size_a, size_b, _unknown_state(a, b), why)
@@ -412,11 +413,11 @@ def head_rows(a: VocabularyReading, b: VocabularyReading) -> list[int] | None:
 
 
 def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Written]:
-    """Yield how the same tokens are written differently."""
+    """Yield the differences in writing the same tokens."""
     if a.tokens is not None and b.tokens is not None and set(a.tokens) == set(b.tokens):
         words = [reading.form or reading.how for reading in (a, b)]
         if a.tokens != b.tokens:
-            words[1] += ", in another order, by which lm_head's rows are compared"
+            words[1] += ", in another order, in which lm_head's rows are compared"
         if words[0] != words[1]:
             yield Written("draft tokens", *words)
 
@@ -431,7 +432,7 @@ def tensors_of(side: Side) -> dict[str, Tensor]:
 
 
 def compare_spelling(a: Side, b: Side) -> Spelling:
-    """Return every difference in how the files are written, but for the draft vocabulary's."""
+    """Return every difference in how the files are written, without the draft vocabulary's."""
     words_a, words_b = _written_words(a), _written_words(b)
     remarks = [
         Written(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
@@ -464,7 +465,7 @@ def _written_words(side: Side) -> dict[str, str]:
 
 
 def _flat_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys as "object.key"; null is left out, as it means the same as an absent key."""
+    """Yield keys as "object.key" with values; null is left out, as it means the same as an absent key."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat_keys(value, f"{prefix}{key}.")
@@ -479,7 +480,7 @@ def in_one_order(a: Side, b: Side) -> tuple[Side, Side, tuple[str, ...]]:
     try:
         ordered = [replace(side, drafter=in_ascending_order(side.drafter).drafter) for side in (a, b)]
     except RefusedError as error:
-        return a, b, (f"fc is compared as stored, its blocks in two orders: {error}",)
+        return a, b, (f"fc is compared as stored, with its blocks in different orders: {error}",)
     return ordered[0], ordered[1], ()
 
 
@@ -504,7 +505,7 @@ def compare_data(
 ) -> Iterator[TensorPair]:
     """Yield every pair with its data compared; `on_progress` gets bytes of A. Raises UnreadableError.
 
-    `rows` (`head_rows`): those of B's lm_head in the order of A's tokens.
+    `rows` are those of B's lm_head in the order of A's tokens (`head_rows`).
     """
     tensors_a, tensors_b = tensors_of(a), tensors_of(b)
     if rows is not None and HEAD in tensors_b and tensors_b[HEAD].shape[:1] == (len(rows),):
@@ -525,7 +526,7 @@ def compare_data(
 def _on_disk(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     """Yield the checkpoint with its files on this machine, opened once; those of the Hub are downloaded.
 
-    Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
+    Raises UnreadableError, also for files in the Hub client's cache that differ from the download.
     """
     source = checkpoint.source
     if isinstance(source, HubSource):
@@ -581,7 +582,7 @@ def _with_data(pair: TensorPair, a: Blocks | None, b: Blocks | None) -> TensorPa
 
 
 def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
-    """Return how far two tensors of one shape are apart; None for incomparable dtypes (packed ones)."""
+    """Return the differences of two tensors of equal shape; None for incomparable dtypes (packed ones)."""
     assert pair.a is not None and pair.b is not None
     dtypes, count = (pair.a.dtype, pair.b.dtype), prod(pair.a.shape)
     widths = [DTYPE_BITS[dtype] // 8 for dtype in dtypes]
@@ -591,7 +592,7 @@ def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
     differing = not_finite = 0
     max_abs = squared_difference = squared_a = 0.0
     for raw_a, raw_b in zip(a(NUMBER_BLOCK * widths[0]), b(NUMBER_BLOCK * widths[1]), strict=True):
-        if is_one_dtype:  # by their words: -0 is not 0, and a NaN equals itself
+        if is_one_dtype:  # compare words: -0 differs from 0, and a NaN equals itself
             word = f"<u{widths[0]}"
             differing += int(np.count_nonzero(np.frombuffer(raw_a, word) != np.frombuffer(raw_b, word)))
         if not is_float:
@@ -615,7 +616,7 @@ def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
 
 
 def _as_float64(dtype: str, raw: bytes) -> Floats:
-    """As float64, with NaN for words of 8-bit floats that are no finite number."""
+    """Return data as float64, with NaN for 8-bit words that are not finite."""
     with np.errstate(invalid="ignore"):
         values = as_floats(dtype, raw)
     form = FLOAT_FORMATS[dtype]

@@ -1,4 +1,4 @@
-"""How long work reports its progress: one callback type for every command."""
+"""Progress of long work: one callback type for every command."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from eaglectl.text import duration, printable
 
 
 class Progress(Struct, frozen=True):
-    """One step of long work: `done` of `total` units of `stage`; `total` is None where it is not known.
+    """One step of long work: `done` of `total` units of `stage`; `total` is None if unknown.
 
     `stage` is the name of the work in a progress bar ("writing", "before, k=3"), `unit` the counted thing
     ("bytes", "prompts", "checkpoints"). `seconds` is the time left for the stage, or for the command `whole`
@@ -30,7 +30,7 @@ class Progress(Struct, frozen=True):
 
     @property
     def counted(self) -> str:
-        """The part done and the time left, to follow the stage's name; "" if both are unknown."""
+        """The part done and the time left, for text after the stage's name; "" if both are unknown."""
         text = ""
         if self.total is not None and self.unit == "bytes":
             unit, name = (1e6, "MB") if self.total >= 1e7 else (1e3, "kB")
@@ -42,9 +42,9 @@ class Progress(Struct, frozen=True):
 
 
 OnProgress = Callable[[Progress], None]
-# the stage before a target runs: its files are found and Python's packages loaded, then bytes are counted
+# the stage before a target runs: finding its files and importing packages, then reading bytes
 LOADING = "loading the target"
-# seconds and share of the work by which the rest is estimated: a batch begins with its prompts
+# the least seconds and share of the work before the rest is estimated, as a batch begins with its prompts
 FIRST_SECONDS, FIRST_SHARE = 2.0, 0.05
 
 
@@ -62,16 +62,16 @@ class ByteCounter:
 
 
 def rest_of(elapsed: float, done: float, rest: float) -> float | None:
-    """Return the seconds for `rest` at the pace of `done` in `elapsed`; None before there is a pace."""
+    """Return the seconds for `rest` at the pace of `done` in `elapsed`; None before a pace is known."""
     if elapsed < FIRST_SECONDS or done < FIRST_SHARE * (done + rest):
         return None
     return elapsed * rest / done
 
 
 class TimedWork:
-    """Counts the prompts of one stage, `total` of them, and says how long the others take.
+    """Counts the `total` prompts of one stage, and estimates the time left.
 
-    The estimate is this machine's own pace, by its first seconds, and each step corrects it.
+    The estimate is this machine's pace since the start; each step corrects it.
     """
 
     def __init__(self, on_progress: OnProgress | None, stage: str, total: int) -> None:
@@ -80,21 +80,21 @@ class TimedWork:
         report_step(on_progress, LOADING)
 
     def start(self, *, is_even: bool = True) -> None:
-        """Show an empty bar and start the clock: what came before was loading.
+        """Start the clock after loading, and show an empty bar.
 
-        `is_even`: each prompt takes as long as the others. Otherwise `estimate` has to be called.
+        With `is_even`, all prompts take equally long. Otherwise, call `estimate`.
         """
         self.began, self.is_even = time.perf_counter(), is_even
         self._report(None)
 
     def add(self, prompts: float = 1) -> None:
-        """Count prompts that are done, or parts of them."""
+        """Count finished prompts, or parts of them."""
         self.done += prompts
         share = self.done / self.total
         self._report(rest_of(time.perf_counter() - self.began, share, 1 - share) if self.is_even else None)
 
     def estimate(self, share: float) -> float:
-        """Say how long the rest takes where this share of the work was done since `start`: seconds."""
+        """Report and return the seconds left if this share of the work was done since `start`."""
         seconds = (time.perf_counter() - self.began) * (1 - share) / share
         self._report(seconds)
         return seconds
@@ -106,10 +106,10 @@ class TimedWork:
 
 
 class StagedWork:
-    """An OnProgress for a command of several stages: `seconds` becomes the time that all the rest takes.
+    """An OnProgress for a command of several stages: `seconds` becomes the time left for the command.
 
-    `stages` are those that may come, in their order, each with how long it takes beside the others. One that
-    does not come takes no time; others are passed on as they are.
+    `stages` are the possible stages in order, each with its relative duration. A stage that does not occur
+    takes no time; stages that are not listed are passed on unchanged.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class StagedWork:
         self.finished, self.share, self.began = 0.0, 0.0, 0.0
 
     def __call__(self, progress: Progress) -> None:
-        """Report the step, with how long the rest of the command takes where that can be told."""
+        """Report the step, with the time left for the command if it can be estimated."""
         if self.on_progress is None:
             return
         share, names = progress.done / (progress.total or 1), [name for name, _ in self.later]
@@ -151,9 +151,9 @@ PAUSE = 0.2
 
 @contextmanager
 def notebook_progress() -> Iterator[OnProgress | None]:
-    """Yield what shows progress in the notebook that runs this, and clear it at the end; None elsewhere.
+    """Yield a callback that shows progress in the running notebook, and clear it at the end; else None.
 
-    It is one line with a bar, the count of the stage and the time left, updated in place.
+    It shows one line with a bar, the count of the stage and the time left, updated in place.
     """
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if not hasattr(get_shell() if get_shell else None, "kernel"):
@@ -181,20 +181,20 @@ def notebook_progress() -> Iterator[OnProgress | None]:
         line.update(empty, raw=True)
 
 
-# who gets notices, if anybody does
+# the function that receives notices, if any
 _listeners: list[Callable[[str], None] | None] = [None]
 
 
 def set_notices(listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
-    """Let `listener` have each notice: a line on what a command waits for, or could not check.
+    """Set the function that receives notices: lines on what a command waits for, or could not check.
 
-    Returns who had them before.
+    Returns the former one.
     """
     former, _listeners[0] = _listeners[0], listener
     return former
 
 
 def notify(text: str) -> None:
-    """Give a notice; any thread may."""
+    """Send a notice; any thread may call this."""
     if listener := _listeners[0]:
         listener(text)

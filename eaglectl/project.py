@@ -1,4 +1,4 @@
-"""Where eaglectl itself is found: one setting, Repository in [project.urls] of pyproject.toml."""
+"""The address of eaglectl: the setting Repository in [project.urls] of pyproject.toml."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ DISTRIBUTION = "eagle-drafter-tools"
 
 @cache
 def repository() -> str:
-    """Return the project's address, as the installed distribution names it; "" without one."""
+    """Return the project's address from the installed distribution; "" if it has none."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:

@@ -18,8 +18,8 @@ class Inspection(Result, frozen=True):
     engine, `following` are the next commands for the first engine, and `validate` is the command that reads
     the weights. `unchecked` are files of a Hub repository that were read in part, so that no digest covers
     the bytes. `target` names the target and states how it was found; `target_digest` is the SHA-256 of its
-    config.json. `findings` are those of all rules on what was read. `coverage` is the draft vocabulary's, of
-    given texts or counts.
+    config.json. `findings` are those of all rules on the parts that were read. `coverage` is the share of
+    given texts or counts that the draft vocabulary holds.
     """
 
     source: str
@@ -42,7 +42,7 @@ class Inspection(Result, frozen=True):
 
 
 class FailedSource(Result, frozen=True):
-    """One of several sources that could not be inspected, with the error it would have ended with alone."""
+    """One of several sources that could not be inspected, with the error that a call for it alone raises."""
 
     source: str
     kind: str
@@ -51,7 +51,7 @@ class FailedSource(Result, frozen=True):
 
 
 class OutputServing(Struct, frozen=True):
-    """What an engine does with an output: `verdict` is of a release that was named, or of the newest.
+    """How an engine serves an output: `verdict` is of the requested release, or of the newest.
 
     `serving` are the releases that run it as trained, in words; `command` serves it. `is_named`: the release
     was requested. `before` is the verdict on the source.
@@ -70,18 +70,18 @@ class OutputServing(Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Whether the release did better with the source."""
+        """Whether the release serves the output worse than the source."""
         return self.verdict.outcome.level < self.before.level
 
 
 class Conversion(Result, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
-    `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written. If
-    it could not tell, `kept` is the folder of its measurements, and `resume` the command that continues.
-    `serving` states for each engine whether it runs the output as trained. `measured` are open questions that
-    a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was allowed to
-    run. `is_missed`: a requested engine is known not to run it as trained.
+    `gate` is the acceptance that the gate of an upgrade measured; if acceptance was lost, nothing was
+    written. If the gate had too few prompts, `kept` is the folder of its measurements, and `resume` the
+    command that continues. `serving` states for each engine whether it runs the output as trained. `measured`
+    are open questions that a measurement answered. As a path it is `out`. With `trust_remote_code`, the
+    target's own code was allowed to run. `is_missed`: a requested engine is known not to run it as trained.
     """
 
     plan: "eaglectl.ConversionPlan"
@@ -106,11 +106,11 @@ class Conversion(Result, frozen=True):
 
 
 class ServedFiles(Struct, frozen=True):
-    """How one engine serves a drafter's files; `report` is the run's result, `gap` the reason for none.
+    """How one engine serves a drafter's files; `report` is the run's result; without a run, `gap` is why.
 
-    `reading`: the reference ran them as the engine reads them, which is not as they were trained.
-    `has_failed`: a run was begun and could not be made. `keys` are those of `reasons`. `predicate` is `gap`
-    without the engine's name at its start, "" for a gap without it.
+    With `reading`, the reference ran them as the engine reads them, which differs from training.
+    `has_failed`: a run was started and failed. `keys` are those of `reasons`. `predicate` is `gap` without
+    the engine's name at its start, "" for a gap without it.
     """
 
     outcome: ServedAs
@@ -124,10 +124,10 @@ class ServedFiles(Struct, frozen=True):
 
 
 class EngineReadiness(Result, frozen=True):
-    """What one engine, or the server at a URL, does with a drafter as stored and converted.
+    """How one engine, or the server at a URL, serves a drafter as stored and as converted.
 
-    `converted` is None where nothing was converted for it. `command` starts the engine with the files that
-    it runs as trained.
+    `converted` is None if nothing was converted for it. `command` starts the engine with the files that it
+    runs as trained.
     """
 
     engine: str
@@ -148,19 +148,19 @@ class EngineReadiness(Result, frozen=True):
 
     @property
     def is_right_twice(self) -> bool:
-        """Whether it runs the stored files as trained too, and another engine needed the conversion."""
+        """Whether it runs the stored files as trained too, so that only another engine needs a conversion."""
         return self.converted is not None and self.stored.outcome.is_served
 
 
 class Readiness(Result, frozen=True):
     """What `ready` returns.
 
-    `conversion` is None if nothing was converted, or `out` held the conversion already. `out` is the folder
+    `conversion` is None if nothing was converted, or if `out` already has the conversion. `out` is the folder
     of the conversion, None for a temporary one; `unwritten` is a given folder that nothing was written to,
-    and `plan_command` the command that writes it. `report` is of the output. `reason` is why it is not ready,
-    or a weakness of a ready one; `keys` are those of the reasons in it, and the engines whose failed run it
-    gives. `diagnosis` is the cause of low acceptance, if one was looked for;
-    `published` is what others reached with drafters of this target. `is_named`: the engines were requested.
+    and `plan_command` the command that writes it. `report` validates the output. `reason` is why it is not
+    ready, or a weakness of a ready drafter; `keys` are those of the reasons in it, and the engines whose
+    failed run it states. `diagnosis` is the cause of low acceptance, if `ready` looked for one; `published`
+    are published lengths of this target's drafters. `is_named`: the engines were requested.
     """
 
     source: str
@@ -187,7 +187,7 @@ class Readiness(Result, frozen=True):
     def best(self) -> EngineReadiness | None:
         """The first engine that serves the drafter.
 
-        One whose acceptance was measured comes before others, then one that a conversion was needed for.
+        Engines with measured acceptance come first, then those that needed a conversion.
         """
         serving = [state for state in self.engines if state.is_serving]
         return min(
@@ -197,5 +197,5 @@ class Readiness(Result, frozen=True):
 
 def _written(out: Path | None, function: str) -> str:
     if out is None:
-        raise UsageError(f"{function} wrote nothing, so its result is no checkpoint; give the source itself")
+        raise UsageError(f"{function} wrote nothing, so its result is no checkpoint; pass the source itself")
     return str(out)

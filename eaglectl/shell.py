@@ -1,7 +1,7 @@
-"""Commands as they are printed for people to paste: a list of arguments until the last moment.
+"""Commands as text that users paste into a shell.
 
-Each argument is quoted so that bash, zsh and ksh give the program exactly that argument, and so that nothing
-which makes text safe to show (`eaglectl.text`) changes a character of it.
+Each argument is quoted so that bash, zsh and ksh pass the program exactly that argument, and so that
+`eaglectl.text`, which makes text safe to show, changes no character of it.
 """
 
 import re
@@ -16,7 +16,7 @@ PART = r"\$'([^'`]*)'|'([^'`]*)'|([^'`$]+)"
 ESCAPED = rb"(?s)\\(?:([0-7]{3})|(.))"
 NAMED = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 LETTERS = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\"}
-# what a shell's $'...' ends at, and what makes a secret, a URL or a command of a CI system of its neighbours
+# characters that end a shell's $'...', or that make a secret, a URL or a command of a CI system
 ACTIVE = frozenset("'`!#@=:")
 
 
@@ -28,7 +28,7 @@ def join(arguments: Iterable[str]) -> str:
 def quote(argument: str) -> str:
     """Quote an argument for a shell; secrets in it are masked, and NUL is shown escaped.
 
-    A name of a file is left as it is, whatever it looks like: `a?token=b` is no URL.
+    A file name is not changed, even if it looks like a URL with a secret, such as `a?token=b`.
     """
     text = without_secrets(argument)
     if not can_type(text):
@@ -41,12 +41,12 @@ def quote(argument: str) -> str:
 
 
 def option(name: str, value: str) -> str:
-    """Return an option with its value: argparse takes a value that begins with a dash for another option."""
+    """Return an option with its value, after "=" if it begins with a dash (else argparse reads an option)."""
     return f"{name}{'=' if value.startswith('-') else ' '}{quote(value)}"
 
 
 def as_path(text: str) -> str:
-    """Return a path that no parser takes for an option."""
+    """Return a path that no parser reads as an option."""
     return f"./{text}" if text.startswith("-") else text
 
 
@@ -58,7 +58,7 @@ def without_secrets(argument: str) -> str:
 
 
 def can_type(argument: str) -> bool:
-    """Whether a program can be given the argument: NUL and half a character it cannot."""
+    """Whether a shell can pass the argument to a program: without NUL and without incomplete characters."""
     try:
         return "\0" not in argument and argument.encode("utf-8", "surrogateescape") is not None
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def can_type(argument: str) -> bool:
 def split(line: str) -> list[str]:
     """Split a command into arguments, as `join` writes it. Raises ValueError for any other text."""
     if not re.fullmatch(LINE, line):
-        raise ValueError("this is no command as eaglectl writes it")
+        raise ValueError("this is not a command that eaglectl wrote")
     return [_unquoted(word) for word in re.findall(WORD, line)]
 
 

@@ -1,6 +1,6 @@
-"""Output of one command: results on stdout, progress on stderr, colours only on a terminal.
+"""Output of a command: results on stdout, progress on stderr, colours only on a terminal.
 
-Nothing else in eaglectl writes to either (tests/hostile/test_words.py), so text from files is made safe here.
+No other module writes to either (tests/hostile/test_words.py), so text from files is made safe here.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 # columns of output that goes to a file or a pipe
 FIXED_WIDTH = 160
-# seconds of work that are announced without a terminal too
+# the least seconds of work that are announced without a terminal
 LONG = 60.0
-# bytes whose reading or writing is announced without a terminal
+# the least bytes whose reading or writing is announced without a terminal
 LARGE = 500_000_000
-# an estimate that is off by this factor is said again
+# an estimate that is off by this factor is printed again
 WRONG = 1.5
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
-# what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
+# control sequences of the Hub client's progress bars: start of the line, another line, clear the line
 BAR = re.compile(r"(\r|\x1b\[[0-9;]*[AK])")
 
 
@@ -45,7 +45,7 @@ class OutputSettings(Struct):
     no_color: bool = False
 
     def rich_console(self, stream: IO[str]) -> "RichConsole":
-        """Return a console of rich; of fixed width without a terminal, so that pipelines get stable lines."""
+        """Return a console of rich; without a terminal its width is fixed, for stable lines in pipelines."""
         from rich.console import Console as RichConsole
 
         return RichConsole(
@@ -58,7 +58,7 @@ class OutputSettings(Struct):
         )
 
     def show(self, paint: "Callable[[Console], None]", stream: IO[str] | None = None) -> None:
-        """Print what `paint` writes to a console, to stdout or `stream`; no line of a file ends in spaces."""
+        """Print the output of `paint` to stdout or `stream`; in a file, lines do not end in spaces."""
         from eaglectl.report.terminal import Console
 
         stream = stream or sys.stdout
@@ -76,8 +76,8 @@ class OutputSettings(Struct):
 class ProgressBar:
     """An OnProgress callback that draws a bar on stderr.
 
-    Where the time of the rest is estimated, it stands beside the bar; without a terminal a line says it from
-    LONG on, and again where it was wrong.
+    The estimated time left is shown beside the bar. Without a terminal, a line states it if it is at least
+    LONG, and again if the estimate was wrong.
     """
 
     def __init__(self, settings: OutputSettings, *, is_on: bool) -> None:
@@ -87,7 +87,7 @@ class ProgressBar:
         self.clock = time.monotonic
         # the stage, and whether it is counted
         self.shown = ("", False)
-        # when the rest of a stage ends, as a line said
+        # the announced end of each stage
         self.announced: dict[str, float] = {}
         self.bar: RichProgress | None = None
         # several threads may report at the same time
@@ -106,7 +106,7 @@ class ProgressBar:
                 (self._update if self.has_terminal else self._print_lines)(progress)
 
     def stop(self) -> None:
-        """Take the bar away, at the end or for a question; the next step brings it back."""
+        """Remove the bar, at the end or for a question; the next step shows it again."""
         with self.lock:
             if self.bar is not None:
                 self.bar.stop()
@@ -127,7 +127,7 @@ class ProgressBar:
                 TimeElapsedColumn(),
                 console=self.settings.rich_console(sys.stderr),
                 transient=True,
-                redirect_stdout=False,  # but stderr, so that a notice stands above the bar
+                redirect_stdout=False,  # only stderr, so that notices are above the bar
             )
             self.bar.add_task(text, total=progress.total)
             self.bar.start()
@@ -140,7 +140,7 @@ class ProgressBar:
             self.stop()
 
     def _print_lines(self, progress: Progress) -> None:
-        # without a bar: each large transfer once, and the time left when it is long or was far off
+        # without a bar: each large transfer once, and the time left if it is long or the estimate was wrong
         total, seconds, work = progress.total or 0, progress.seconds or 0.0, progress.whole or progress.stage
         if progress.unit == "bytes" and total >= LARGE and self.shown != (progress.stage, True):
             self.shown = progress.stage, True
@@ -153,31 +153,30 @@ class ProgressBar:
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:
-    """Print one line to stdout or `stream`: whatever is in it stays on that line, long text is shortened, and
-    secrets of URLs are masked.
+    """Print one line to stdout or `stream`; line breaks are escaped, long text shortened, secrets masked.
 
-    Raises UnreadableError where stdout cannot be written to.
+    Raises UnreadableError if stdout cannot be written to.
     """
     _write([inert(printable(text))], stream or sys.stdout)
 
 
 def confirm(question: str) -> bool:
-    """Ask a question on stderr, and whether the answer on stdin is yes."""
+    """Ask a question on stderr, and return whether the answer on stdin is yes."""
     print(f"{inert(printable(question))} [y/N] ", end="", flush=True, file=_unguarded(sys.stderr))
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def report_fault(trace: str) -> None:
-    """Print the traceback of a fault of eaglectl to stderr."""
+    """Print the traceback of an internal error to stderr."""
     for line in trace.splitlines():
         say(line, sys.stderr)
     say("eaglectl: this is a fault of eaglectl; please report it with the lines above", sys.stderr)
 
 
 def emit(document: str, *, has_commands: bool = False) -> None:
-    """Print a whole document to stdout: JSON, or a format of CI, whose texts its renderer made safe.
+    """Print a whole document to stdout: JSON, or a CI format whose texts its renderer made safe.
 
-    `has_commands`: a line may be a command of a CI system. Raises UnreadableError where stdout cannot be
+    With `has_commands`, a line may be a command of a CI system. Raises UnreadableError if stdout cannot be
     written to.
     """
     lines = map(escaped, document.split("\n"))
@@ -185,8 +184,8 @@ def emit(document: str, *, has_commands: bool = False) -> None:
 
 
 def _write(lines: Iterable[str], stream: IO[str]) -> None:
-    """Write lines; a closed pipe is not an error. Raises UnreadableError for stdout that takes nothing."""
-    # a locale may have no character for what a file is named
+    """Write lines; a closed pipe is not an error. Raises UnreadableError if stdout cannot be written to."""
+    # a locale may lack characters of a file name
     encoding = getattr(stream, "encoding", None) or "utf-8"
     output = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
     try:
@@ -197,7 +196,7 @@ def _write(lines: Iterable[str], stream: IO[str]) -> None:
         discard(stream)
         if stream is not sys.stderr:
             raise UnreadableError(
-                f"stdout cannot be written to: {error.strerror}; give it a place that has room"
+                f"stdout cannot be written to: {error.strerror}; redirect it to a place with free space"
             ) from None
 
 
@@ -206,13 +205,13 @@ def _escaped_but(pattern: re.Pattern[str], text: str) -> str:
 
 
 def discard(stream: IO[str]) -> None:
-    """Send what is buffered nowhere, as the interpreter flushes stdout once more at exit."""
+    """Send buffered output to /dev/null, as the interpreter flushes stdout again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Guard:
-    """A stream for what libraries print: warnings, logs, bars. Text in it is escaped but for line breaks."""
+    """A stream for the output of libraries (warnings, logs, bars): escapes text except for line breaks."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.unguarded = stream
@@ -221,7 +220,7 @@ class Guard:
         return getattr(self.unguarded, name)
 
     def write(self, text: str) -> int:
-        """Write text with control characters escaped; on a terminal those of progress bars are kept."""
+        """Write text with escaped control characters, except those of progress bars on a terminal."""
         lines = (
             _escaped_but(BAR, line) if self.unguarded.isatty() else escaped(line) for line in text.split("\n")
         )
@@ -235,7 +234,7 @@ class Guard:
 
 
 def guard_streams() -> None:
-    """Let all that is written to stdout and stderr, pass a Guard; a closed one goes nowhere."""
+    """Put a Guard around stdout and stderr; a closed stream writes to /dev/null."""
     streams = (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = (
         Guard(stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))

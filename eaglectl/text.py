@@ -3,34 +3,34 @@
 import re
 from collections.abc import Iterable, Mapping
 
-# characters that show nothing, or nothing of their own, though str.isprintable() takes them: Unicode's
+# characters that show nothing, or nothing of their own, although str.isprintable() accepts them: Unicode's
 # Default_Ignorable_Code_Point, the empty Braille pattern and the null notehead
 INVISIBLE = (
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
     "\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
-# how a command of a CI system begins anywhere in a line: ##[error], ##vso[task, ##teamcity[
+# the beginning of a CI system's command anywhere in a line: ##[error], ##vso[task, ##teamcity[
 COMMAND = re.compile(r"##(?=\w*\[)")
-# and at the start of one, which GitHub looks for after spaces; styles are not part of the text
+# the beginning of one at the start of a line, where GitHub skips spaces; styles are not part of the text
 COMMAND_LINE = r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)"
-# the most characters that are shown of text without a space, of any one text, and of a command in it
+# the most characters to show of a word, of a text, and of a command in it
 LONGEST_WORD = 300
 LONGEST = 4000
 LONGEST_COMMAND = 32_000
 LONG_WORD = rf"\S{{{LONGEST_WORD + 1},}}"
-# a word as `eaglectl.shell` writes it: nothing in it that a shell acts on, and no backtick
+# a word as `eaglectl.shell` writes it, without characters that a shell interprets, and without backticks
 SHELL_WORD = r"(?:[A-Za-z0-9_@%+=:,./-]|\$?'[^'`]*')++"
 PROGRAMS = "eaglectl|vllm|python|llama-server|git|hf|pip|rm"
-# a command in a text; of such words it is shown whole, and in other words its backticks are escaped
+# a command in a text: of such words it is shown completely; else its backticks are escaped
 PRINTED = rf"((?<![^\s`(])(?:{PROGRAMS})(?: (?:{SHELL_WORD}|&&|>))+)"
 FORGED = rf"`((?:{PROGRAMS}) [^`]*)`"
 WHOLE = rf"(?:{PROGRAMS})(?: (?:{SHELL_WORD}|>))*"
-# a command, which stays as it is; or a flag
+# a command, which is not changed; or a flag
 COMMAND_OR_FLAG = r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])"
-# the most names that are shown of a list
+# the most names to show of a list
 MOST = 10
 
-# in a text: the parts of a URL, by RFC 3986: its scheme, what stands before the path, and the rest
+# in a text: the parts of a URL by RFC 3986: its scheme, the authority before the path, and the rest
 URL = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://|(?:https?|ftp|hf|s3|wss?):/)([^\s/?#]*)(\S*)"
 HOST = r"(?i)(?:[\w.-]*|\[[0-9a-f:.]*\])(?::\d*)?"
 # values that are secrets by their names, in a query, a fragment or a path; and headers, and tokens of the Hub
@@ -47,7 +47,7 @@ TOKEN = re.compile(r"\b(hf_)[A-Za-z0-9]{20,}")
 
 
 class _Escapes(dict[int, str]):
-    """For str.translate: what is shown of each character, worked out once."""
+    """For str.translate: the text to show for each character, computed once."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -60,12 +60,11 @@ ESCAPES = _Escapes()
 
 
 def printable(text: str) -> str:
-    """Return `text` as it may be shown: one line, everything in it visible, no secret of a URL, no command of
-    a CI system.
+    """Return `text` safe to show: one line, all characters visible, no secrets, no commands of CI systems.
 
-    Control characters, line breaks, marks of direction, invisible characters and lone surrogates are
-    escaped; the middle of a long text is left out and its length told, but not of a command that a shell may
-    be given (`eaglectl.shell`). The result is its own printable form.
+    Control characters, line breaks, marks of direction, invisible characters and lone surrogates are escaped.
+    The middle of a long text is replaced by its length, except in a command that may be pasted into a shell
+    (`eaglectl.shell`). Applied twice, it changes nothing more.
     """
     safe = COMMAND.sub(r"#\\x23", escaped(text))
     if "`" not in safe and len(safe) <= LONGEST_WORD:
@@ -74,7 +73,7 @@ def printable(text: str) -> str:
     for place, part in enumerate(parts):
         if place % 2 == 0:
             parts[place] = shortened(re.sub(LONG_WORD, lambda word: brief(word[0]), masked(part)))
-        elif len(part) > LONGEST_COMMAND:  # no part of a command is one
+        elif len(part) > LONGEST_COMMAND:  # a part of a command would be another command
             parts[place] = f"(a command of {len(part):,} characters)"
         else:
             parts[place] = masked_words(part)
@@ -82,7 +81,7 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return `text` as `printable` does, at its whole length."""
+    """Return `text` as `printable` does, without shortening."""
     return masked(COMMAND.sub(r"#\\x23", escaped(text)))
 
 
@@ -92,7 +91,7 @@ def masked(text: str) -> str:
 
 
 def masked_words(text: str) -> str:
-    """Return `text` with secrets replaced that are in one word each: all but headers."""
+    """Return `text` with secrets replaced that are single words: all but headers."""
     if ":/" in text:
         text = re.sub(URL, masked_url, text)
     if "=" in text:
@@ -106,7 +105,7 @@ def is_url(text: str) -> bool:
 
 
 def without_tokens(text: str) -> str:
-    """Return `text` without tokens of the Hub, which are secrets wherever they stand."""
+    """Return `text` without tokens of the Hub, which are secrets anywhere."""
     return TOKEN.sub(r"\1***", text)
 
 
@@ -121,22 +120,22 @@ def masked_url(url: re.Match[str]) -> str:
 
 
 def _forged(command: re.Match[str]) -> str:
-    """Return a command as it is, or without backticks if a shell would read its words differently."""
+    """Return a command unchanged, or with escaped backticks if a shell would read its words differently."""
     return command[0] if re.fullmatch(WHOLE, command[1]) else rf"\x60{command[1]}\x60"
 
 
 def renamed_flags(text: str, names: Mapping[str, str]) -> str:
-    """Return `text` with other names for the flags in it, but for those of commands between backticks."""
+    """Return `text` with flags replaced by `names`, except in commands between backticks."""
     return re.sub(COMMAND_OR_FLAG, lambda match: names.get(match[0], match[0]), text)
 
 
 def escaped(text: str) -> str:
-    """Return the whole text with every character escaped that is not visible as itself."""
+    """Return the text with every character escaped that is not visible."""
     return text.translate(ESCAPES)
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return at most `most` characters of the text: its ends, and how much was left out between them."""
+    """Return at most `most` characters of the text: its two ends, and the length of the part left out."""
     if len(text) <= most:
         return text
     left_out, end = len(text) - most + 40, (most - 40) // 2
@@ -144,7 +143,7 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def brief(name: str) -> str:
-    """Return a name for a sentence, its middle left out where it is long."""
+    """Return a name for a sentence, without its middle if it is long."""
     return shortened(name, LONGEST_WORD)
 
 
@@ -161,14 +160,14 @@ def as_markdown(text: str) -> str:
 
 
 def listed(names: Iterable[str], separator: str = ", ", most: int = MOST) -> str:
-    """Return names in a row: the first of them, and how many more there are."""
+    """Return the first names in a row, and the count of the others."""
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return separator.join(every[:most]) + more
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words of two figures, as an estimate has."""
+    """Return an estimated time in words, with two figures."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.2g} {unit}"

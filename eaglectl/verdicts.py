@@ -1,6 +1,6 @@
-"""Every verdict, and the state of each part that one rests on.
+"""Every verdict, and the states of the parts that it depends on.
 
-A member is its own text: the terminal, pages, JSON documents and the Python API have this wording.
+A member's value is its text on the terminal, on pages, in JSON documents and in the Python API.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class CheckVerdict(StrEnum):
-    """How `validate`, `smoke` and `diagnose` end; SKIPPED: no drafter's (`validate --skip-others` alone)."""
+    """How `validate`, `smoke` and `diagnose` end; SKIPPED: not a drafter (only `validate --skip-others`)."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -17,7 +17,7 @@ class CheckVerdict(StrEnum):
 
 
 class FirstWord(StrEnum):
-    """How the text of every command begins; DONE: nothing was judged, and what was asked for is there.
+    """How the text of every command begins; DONE: nothing was judged, and the work is done.
 
     PLANNED: nothing was written or sent; PROPOSED: a pull request was opened.
     """
@@ -34,8 +34,8 @@ class FirstWord(StrEnum):
 class ServedAs(StrEnum):
     """What an engine release does with a checkpoint as stored (`inspect`).
 
-    AS_PUBLISHED: whether it was trained so is open, and the release runs it as its authors ran it when they
-    measured what they published.
+    AS_PUBLISHED: facts about its training are open, but the release runs it as its authors did when they
+    measured their published figures.
     """
 
     AS_TRAINED = "as trained"
@@ -61,7 +61,7 @@ class ServedAs(StrEnum):
 
     @property
     def check(self) -> CheckVerdict:
-        """The same as the verdict of a check."""
+        """The outcome as the verdict of a check."""
         if self.is_known_wrong:
             return CheckVerdict.FAIL
         return CheckVerdict.COULD_NOT_LOOK if self == ServedAs.UNKNOWN else CheckVerdict.PASS
@@ -107,7 +107,7 @@ class VerifyVerdict(StrEnum):
 
 
 class FileState(StrEnum):
-    """A file in `verify`, beside what the lists state of it."""
+    """A file in `verify`, compared with its entries in the lists."""
 
     SAME = "same"
     DIFFERS = "differs"
@@ -117,7 +117,7 @@ class FileState(StrEnum):
 
 
 class UploadOutcome(StrEnum):
-    """How `upload` ends; MISMATCH: the commit does not hold what was sent."""
+    """How `upload` ends; MISMATCH: the commit differs from the files that were sent."""
 
     PLANNED = "planned"
     NOTHING_TO_DO = "nothing-to-do"
@@ -126,7 +126,7 @@ class UploadOutcome(StrEnum):
 
 
 class FileChange(StrEnum):
-    """A file of an upload beside the repository's; UNKNOWN: the repository was not looked at."""
+    """A file of an upload, compared with the repository's; UNKNOWN: the repository was not looked at."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -135,7 +135,7 @@ class FileChange(StrEnum):
 
 
 class DiagnosisEnding(StrEnum):
-    """What the cause is in that `diagnose` names, or that there is none."""
+    """Where the cause that `diagnose` names lies, or why there is none."""
 
     FILE = "file"
     ENGINE = "engine"
@@ -149,7 +149,7 @@ class DiagnosisEnding(StrEnum):
 
 
 class AnswerOutcome(StrEnum):
-    """Whether a measurement tells which reading of its files a drafter was trained with."""
+    """Whether a measurement shows which reading of its files a drafter was trained with."""
 
     MEASURED = "measured"
     TIE = "tie"
@@ -173,7 +173,7 @@ class MatchEnding(StrEnum):
 
 
 class ReadingOutcome(StrEnum):
-    """How another reading of the file drafts beside the stated one (`smoke --probe`, `diagnose`)."""
+    """How another reading of the file drafts, compared with the stated one (`smoke --probe`, `diagnose`)."""
 
     BETTER = "better"
     SLIGHTLY_BETTER = "slightly better"
@@ -182,7 +182,7 @@ class ReadingOutcome(StrEnum):
     NO_BETTER = "no better"
 
 
-# of verdicts by their text: CheckVerdict, DiffVerdict and VerifyVerdict spell alike what they share
+# by the text of verdicts: CheckVerdict, DiffVerdict and VerifyVerdict share values
 FIRST_WORDS: Mapping[str, FirstWord] = {
     CheckVerdict.PASS: FirstWord.PASS,
     CheckVerdict.FAIL: FirstWord.FAIL,

@@ -128,7 +128,7 @@ def test_a_trainers_state_is_not_what_engines_load(command: str, tmp_path: Path)
     (state / "draft_config.json").rename(state / "config.json")
     options = {"inspect": [], "validate": ["--engine", "vllm"], "ready": ["--engine", "vllm", "--no-measure"]}
     done = call(command, state, "--target", FIXTURES / "target", *options[command])
-    assert command == "ready" or "takes the items of training_state" in " ".join(done.out.split())
+    assert command == "ready" or "reads the items of training_state" in " ".join(done.out.split())
     assert "right as stored" not in done.out
     assert "vllm serve" not in done.out or "eaglectl convert" in done.out
 
@@ -139,7 +139,7 @@ def test_weights_in_files_that_the_loader_does_not_open_are_not_served(tmp_path:
     (folder / "pytorch_model.bin").rename(folder / "drafter.pth")
     target = str(FIXTURES / "target")
     verdict = latest(eaglectl.inspect(folder, answers=Answers(assume=True), target=target))["vllm"]
-    assert any("and the weights are in drafter.pth" in reason for reason in verdict.reasons), verdict
+    assert any("but the weights are in drafter.pth" in reason for reason in verdict.reasons), verdict
 
 
 @pytest.mark.parametrize(

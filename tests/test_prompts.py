@@ -141,7 +141,7 @@ def test_token_ids_run_without_a_tokenizer(bare: Path, tmp_path: Path) -> None:
     assert measured["probes"]["sensitivity"]
     text = smoke(bare, prompts_file(tmp_path, ids(1, 5), "a text"))
     assert text.code == 3
-    assert "has no tokenizer that transformers loads; put its tokenizer.json" in text.document["message"]
+    assert "has no tokenizer that transformers can load; put its tokenizer.json" in text.document["message"]
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,9 @@ def test_arguments_and_outputs_that_differ_are_on_the_screen_and_in_the_document
     screen = call("-v", *pair, *given).out
     assert "0 of 1 outputs equal plain decoding" in " ".join(screen.split())
     assert 'given tensor_parallel_size=2, quantization="fp8"' in " ".join(screen.split())
-    assert "sglang used LlamaForCausalLMEagle3, aux layers [2, 4, 5]; parameters that nothing fills" in screen
+    assert (
+        "sglang used LlamaForCausalLMEagle3, aux layers [2, 4, 5]; parameters that no tensor fills" in screen
+    )
 
 
 @pytest.mark.fast(3)
@@ -254,7 +256,7 @@ def test_without_sglang_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", ["SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_UNIFORM_EXPERTS"])
 def test_simulated_acceptance_is_refused(name: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
-    with pytest.raises(RefusedError, match="made up, not measured"):
+    with pytest.raises(RefusedError, match="simulated, not measured"):
         run_installed(SGLANG, job())
 
 

@@ -116,7 +116,7 @@ def test_an_activation_that_the_reference_does_not_run_is_refused_by_its_name(
     message = refusal(
         1, command, otherwise(SECOND / "eagle3", tmp_path, hidden_act="gelu"), *ON_SECOND, *engine
     )
-    assert "runs SiLU alone, and hidden_act is 'gelu'" in message
+    assert "supports only SiLU, but hidden_act is 'gelu'" in message
     assert "--force-unserved" not in message
 
 

@@ -232,7 +232,7 @@ def test_the_terminal_shows_the_ratio_at_each_concurrency(engine: list[tuple[str
     done = smoke("--speed", "4,1")
     assert done.code == 0, done
     assert "2.00x at 1, 0.50x at 4" in done.out
-    assert "break-even: about 2.52, in requests at a time" in done.out
+    assert "break-even: about 2.52 requests at a time" in done.out
     assert "NVIDIA H200: vLLM 0.32.0 with CUDA graphs as `vllm serve` has them" in " ".join(done.out.split())
     assert engine == [("plain", 3), ("generate", 3), ("plain", 3), ("generate", 3)]
 

@@ -78,8 +78,8 @@ def test_a_setting_that_vllm_reads_otherwise_fails(
 # whose fault it is: what goes wrong with the drafter or in the target's own run, or a real engine's words
 # (after "says: "); the exit code; and words of the sentence
 FAULTS = {
-    "has no memory": (3, "memory does not suffice.*--engine-arg gpu_memory_utilization="),
-    "runs out of memory in the drafter": (3, "memory does not suffice"),
+    "has no memory": (3, "for lack of memory.*--engine-arg gpu_memory_utilization="),
+    "runs out of memory in the drafter": (3, "for lack of memory"),
     "lacks a package": (3, "install the package a_package_that_nobody_has"),
     "refuses attention_backend": (70, "an error of eaglectl with vLLM 0.32.0.*attention_backend"),
     "refuses quantization": (2, "--engine-arg quantization: vLLM 0.32.0 says"),

@@ -133,7 +133,7 @@ def test_a_release_that_gives_no_states_is_not_tried(
     release: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RELEASE", release)
-    with pytest.raises(UnreadableError, match=rf"vLLM {release} does not give hidden states.*>=0\.25\.0"):
+    with pytest.raises(UnreadableError, match=rf"vLLM {release} does not provide hidden states.*>=0\.25\.0"):
         start_vllm(job_of(), 100).__enter__()
     assert not stand_in.exists()
 

@@ -1,8 +1,8 @@
-"""What one engine release reads and captures, and the facts known of it, from its data file.
+"""The behaviour of one engine release, and the known facts on it, from its data file.
 
-An entry states the releases that came with it, the range in which it holds, and what changed with them; later
-entries override earlier ones key by key, and null removes a key (RFC 7396). The aux layers that an engine
-captures for a config: where it finds ids, what they mean to it, its default without them.
+An entry states its releases, the range in which it holds, and the changes; later entries override earlier
+ones key by key, and null removes a key (RFC 7396). The behaviour has the aux layers that an engine captures
+for a config: the places of ids, their meaning, and the default without ids.
 """
 
 import operator
@@ -33,7 +33,7 @@ def is_within(specifier: str, release: str) -> bool:
     """Whether a release is in a range such as ">=0.22.0,<0.25.0"; an empty range holds all.
 
     Raises KeyError for another comparison, ValueError for another kind of release: the data files have none.
-    packaging takes as long to load as all that validate needs.
+    packaging takes as long to load as everything that validate needs.
     """
     return all(compare(release_order(release), bound) for compare, bound in _bounds(specifier))
 
@@ -53,7 +53,7 @@ def is_since(first: str, release: str) -> bool:
 def release_order(release: str) -> Order:
     """Return the key that releases are compared by, without zeros at the end.
 
-    Raises ValueError for one with letters but .post1.
+    Raises ValueError for a release with letters other than a post-release like .post1.
     """
     match = RELEASE.fullmatch(release)
     if not match:
@@ -130,7 +130,7 @@ class AuxCount(Struct, frozen=True):
 
 
 class Behaviour(Struct, frozen=True):
-    """What a release does with a config and with tensor names; classes are llama, mla and qwen3.
+    """How a release reads a config and tensor names; classes are llama, mla and qwen3.
 
     `prefixes` are removed by a class's loader, except from names that begin with a part of `unprefixed`. The
     first of `weight_patterns` that fits a file is opened, without files that end with a part of
@@ -204,21 +204,21 @@ def merge(before: Any, change: Any) -> Any:
 
 # run: a recorded case shows it on the engine itself; read: its sources show it
 EvidenceKind = Literal["run", "read"]
-# what an engine reads otherwise than was trained, where nothing else of its network differs
+# what an engine reads differently than it was trained, if nothing else in its network differs
 Misread = Literal[
     "aux layers", "rope base", "fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"
 ]
 
 
 class Fact(Struct, frozen=True):
-    """One fact of an engine: in `releases` (PEP 508, empty for all), for drafters of `classes`, this happens.
+    """One fact on an engine, in `releases` (PEP 508, empty for all), for drafters of `classes`.
 
-    `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
-    `remedy` is the smallest change that helps: config keys to write, "convert", "restore" (only the trainer
-    can), "anew" (what it was made of is converted again) or "upgrade" (the engine). `reported_by` are rules
-    that report the same defect whatever the engine. Where a final fact holds, no other is reported.
-    `misread`: the fact is that this is read otherwise than it was trained, and no more. `run_in` has the
-    releases in which the engine itself showed the fact, each with the recorded case; in all others it was
+    `message` has placeholders for a checkpoint's values; `summary`, `why` and `fix` are the rule's
+    documentation. `remedy` is the smallest change that helps: config keys to write, "convert", "restore"
+    (from the trainer), "anew" (convert the original source again) or "upgrade" (the engine). `reported_by`
+    are rules that report the same defect for every engine. If a final fact holds, no other is reported.
+    `misread` is what the engine reads differently than it was trained, if that is all. `run_in` has the
+    releases in which a run of the engine showed the fact, each with the recorded case; in all others it was
     read in the sources.
     """
 

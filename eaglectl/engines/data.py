@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., object])
 FOLDER = Path(__file__).parent
-# what forgets the results of a function that is `cached`, for tools that read the files of another folder
+# functions that clear the caches of `cached` functions, for tools that read the files of another folder
 FORGETTING: list[Callable[[], None]] = []
 
 

@@ -1,6 +1,6 @@
 """An engine whose releases are followed: what each of its releases does with a checkpoint.
 
-Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
+If an engine builds another network than the trained one, `NetworkReading` states the differences.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
-# of these the file has the tensors only where they were trained
+# norms whose tensors the file has only if they were trained
 WITH_TENSORS = ("fc_norm", "norm_before_fc")
 
 
 class NetworkReading(Struct, frozen=True):
-    """What an engine reads otherwise than was trained, where that is all in which its network differs.
+    """An engine's network that differs from training only by a different reading of the config.
 
     `boundaries` are the captured layers, `switches` the norm switches that the engine reads differently,
     `theta` its rope base. None and empty: as trained.
@@ -53,7 +53,7 @@ class NetworkReading(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The values that make it another network, whichever engine reads so."""
+        """The values that make it another network; equal for engines that read alike."""
         return self.boundaries, tuple(sorted(self.switches.items())), self.theta
 
     def of(self, drafter: Drafter) -> Drafter:
@@ -65,9 +65,9 @@ class NetworkReading(Struct, frozen=True):
 def network_reading(
     engine: str, view: View, captured: Mapping[str, CapturedLayers], differing: Sequence[AppliedFact]
 ) -> NetworkReading | None:
-    """Return the reading that accounts for all differing facts; None if one is no matter of reading.
+    """Return the reading that explains all differing facts; None if one of them has another reason.
 
-    `captured` are the layers by the runners that the release may use; they have to agree.
+    `captured` are the layers by the runners that the release may use; they must agree.
     """
     values = {
         applied.fact.misread: _misread_value(applied.fact.misread, view, captured) for applied in differing
@@ -142,7 +142,7 @@ class Verdict(Struct, frozen=True):
 
 
 class RuleResults(Struct, frozen=True):
-    """What the rules report of a checkpoint whatever the engine.
+    """The reports of rules on a checkpoint that hold for every engine.
 
     `errors` are ids of rules, "" for none, with their messages. `gaps` are what rules could not read,
     `unread` what they skipped on request. Facts of an engine count if their rule is in `rules` (None: all).
@@ -203,8 +203,8 @@ def publication(
     run = _run_by_authors(by_authors[0], releases)
     other = next((release for release in run if not reads_alike(release)), None)
     if other or not run:
-        why = f"{other} reads it otherwise" if other else "what that release reads is not known"
-        return (), f"its authors measured it ({by_authors[0].origin}), and {why}"
+        why = f"{other} reads it differently" if other else "how that release reads it is unknown"
+        return (), f"its authors measured it ({by_authors[0].origin}), but {why}"
     return (*(figure.words for figure in by_authors), *_origins(drafter, by_authors, figures)), ""
 
 
@@ -259,7 +259,7 @@ class Engine(Struct, frozen=True, eq=False):
 
     @property
     def layer_rules(self) -> frozenset[str]:
-        """The rules of the facts that other layers are captured than were trained on."""
+        """The rules on captured layers that differ from the trained ones."""
         return frozenset(fact.rule for fact in self.facts if fact.misread == "aux layers")
 
     @cached
@@ -343,7 +343,7 @@ class Engine(Struct, frozen=True, eq=False):
         facts: Sequence[AppliedFact],
         results: RuleResults,
     ) -> Verdict:
-        """Return the verdict for what the release does otherwise; with a reading where it can be run."""
+        """Return the verdict for known faults, with a reading if the differing network can be run."""
         keys = _keyed((results.keys.get(text, rule), text) for _, rule, text in faults)
         rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
         outcome, is_whole, reading = faults[0][0], len(faults) == len(facts) and not results.errors, None
@@ -354,7 +354,7 @@ class Engine(Struct, frozen=True, eq=False):
         return Verdict(self.name, release, outcome, texts, rules, reading, keys=tuple(keys.values()))
 
     def _doubtful(self, view: View, release: str, keys: Mapping[str, str], results: RuleResults) -> Verdict:
-        """Return the verdict for open questions (`texts`); published figures may settle them."""
+        """Return the verdict for open questions (`keys` by text); published figures may settle them."""
         unknown = Verdict(self.name, release, ServedAs.UNKNOWN, tuple(keys), keys=tuple(keys.values()))
         published, unsettled = view.drafter.publication, view.drafter.unsettled
         if published is None or results.gaps or any(note.level != "note" for note in unsettled):

@@ -1,6 +1,6 @@
 """When each fact of llama.cpp_releases.json holds for a checkpoint.
 
-llama.cpp has no releases of its own here: they are those of llama-cpp-python, which holds its source.
+The releases of llama.cpp are those of llama-cpp-python, which contains its source.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIA
 
 
 def _aux_count(case: Case) -> int:
-    # of aux states or of ids the number that is not 3
+    # the number of aux states or of ids, whichever is not 3
     aux, ids = case.view.drafter.dims.aux, captured_by_one(case).ids
     return len(ids) if aux == 3 and ids is not None else aux
 

@@ -27,22 +27,22 @@ from eaglectl.files.checkpoint import Checkpoint, hub_name
 from eaglectl.options import Option
 from eaglectl.verdicts import ServedAs
 
-# why a release is judged that nobody named
+# why a release is judged by default
 NEWEST, INSTALLED = "newest known", "installed here"
-# characters of a path that systems take
+# the most characters of a path
 LONGEST_PATH = 4096
-# of every engine whose releases are not followed: no list of its targets was read
+# for engines whose releases eaglectl does not follow: their lists of targets were not read
 TARGETS_UNREAD = "its targets were not looked at"
 SETTLED_BY_A_RUN = "start it with the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
-# for a release that no data is of; its place is the engine's name
+# for a release without data; the placeholder is the engine's name
 UPDATE = "update eaglectl, or let smoke --run-in {} measure the installed one"
 
 
 class EngineRequest(Struct, frozen=True):
     """One engine and the releases requested, newest last.
 
-    `why`: why it is judged, where nobody named it. `unknown` is an installed release that no data is of.
-    `text` is the request as it was given, `outdated` why none of its releases is known. `runner` is the model
+    `why` is the reason for judging it by default. `unknown` is an installed release without data. `text` is
+    the request as given, `outdated` the reason why none of its releases is known. `runner` is the model
     runner that the release uses here, where an engine that has started tells it.
     """
 
@@ -56,7 +56,7 @@ class EngineRequest(Struct, frozen=True):
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
-        """The engine with each release that a verdict is of; "" where releases are not followed."""
+        """The engine with each release to judge; "" if its releases are not followed."""
         releases = tuple(filter(None, (*self.releases, self.unknown))) or ("",)
         return tuple((self.engine, release) for release in releases)
 
@@ -184,7 +184,7 @@ def installed_release(engine: Engine) -> str | None:
 
 def _spelling(text: str) -> str:
     if "://" in text:
-        return "a running server is named by --run-in; --engine names an engine and release that is judged"
+        return "pass a running server with --run-in; --engine names an engine and release to judge"
     names = (*ENGINES, *sorted(unversioned()["engines"]))
     written = re.match(r"[A-Za-z._-]*", text.strip())
     near = get_close_matches(written[0].strip("-_").lower() if written else "", names, 3, 0.5)

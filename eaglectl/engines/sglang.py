@@ -45,7 +45,7 @@ def _later_input_layernorm(view: View) -> bool:
 
 
 def _replaced_embedding(view: View) -> bool:
-    # an embedding that is kept beside a rotated target's; of others it is not known whether they differ
+    # the drafter's own embedding for a rotated target; whether others differ from the target's is unknown
     dims, has_embedding = view.drafter.dims, EMBEDDING in view.drafter.tensors
     return view.drafter.rotation is not None and has_embedding and dims.hidden == dims.target_hidden
 
@@ -96,7 +96,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "mla-aux-count": COMMON["aux-count"],
     "target-state": lambda case: case.target_reading is not None and bool(case.target_reading.state),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
-    # the state after the last layer is captured of some classes alone
+    # only some classes capture the state after the last layer
     "last-boundary": lambda case: (
         captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
     ),
@@ -169,12 +169,12 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
             return ids
     if target.kinds and not seen.kinds:
         raise RefusedError(
-            f"SGLang was never seen with a {target.kinds[0]} target, so what its ids mean there is not known"
+            f"SGLang was never examined with a {target.kinds[0]} target, so the meaning of its ids is unknown"
         )
     if target.model_type is None and boundaries[0] > 0:
         raise UsageError(
             f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type,"
-            " which is not known; pass --target",
+            " which is unknown; pass --target",
             options=("--target",),
         )
     raise RefusedError(
@@ -193,7 +193,7 @@ def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[
             return sglang_ids(boundaries, target)
         case "output" if 0 in boundaries:
             raise RefusedError(
-                "layers are named by their output, and boundary 0 (the embeddings) is the output of none"
+                "these ids name layer outputs, but boundary 0 (the embeddings) is not the output of a layer"
             )
         case "output":
             return tuple(boundary - 1 for boundary in boundaries)

@@ -29,7 +29,7 @@ Captures = Literal["captures", "lacks", "absent", "unknown"]
 # as a row states them
 CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
 OF_CONFIG = "of text_config"
-NEVER_SEEN = "was never looked at with such a target"
+NEVER_SEEN = "was never examined with such a target"
 
 
 class TargetClass(Struct, frozen=True, rename={"since": "from"}):
@@ -55,10 +55,10 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
 
 
 class TargetReading(Struct, frozen=True):
-    """Whether a release captures a target's hidden states; `text` says what it does where it does not.
+    """Whether a release captures a target's hidden states; if not, `text` states what it does instead.
 
-    `text` is the reason. `target` is the class as messages name it, or the model type. `last`: the state
-    after the last layer is captured too.
+    `target` is the class as messages name it, or the model type. `last`: the state after the last layer is
+    captured too.
     """
 
     captures: Captures
@@ -129,7 +129,7 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
         return readings[0]
     named, other = " or ".join(names) or f"model_type {kind}", _unregistered(engine, release)
     if readings:
-        return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
+        return TargetReading("unknown", named, "captures layers of some of these classes, not of all")
     return _unlisted(other if names else {}, target, named)
 
 
@@ -328,7 +328,7 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def misloaded(self) -> str:
-        """How the loader misreads files that are no weights for it; "" if it does not."""
+        """How the loader fails to find the weights in the files; "" if it finds them."""
         behaviour, files = self.behaviour, self.view.files
         if not behaviour.weight_patterns or files is None or INDEX in files.names:
             return ""
@@ -338,9 +338,9 @@ class Case(Struct, frozen=True, dict=True):
         opened = [name for name in first if not name.endswith(behaviour.skipped_weights)]
         if not opened:
             patterns, place = ", ".join(behaviour.weight_patterns), listed(files.weight_files)
-            return f"opens {patterns}, and the weights are in {place}"
+            return f"opens {patterns}, but the weights are in {place}"
         if files.nested:
-            return f"takes the items of {files.nested} for tensors, and they are inside of one"
+            return f"reads the items of {files.nested} as tensors, but the tensors are inside one of them"
         others = [name for name in opened if name not in files.weight_files]
         return f"opens {listed(others)} in the same folder too" if others else ""
 

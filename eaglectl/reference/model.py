@@ -58,7 +58,8 @@ def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
         return 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim), 1.0
     if kind not in ("linear", "llama3", "yarn"):
         raise RefusedError(
-            f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
+            f"the reference engine does not support rope_type {kind}; it supports default, linear, llama3 and"
+            " yarn"
         )
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -66,7 +67,7 @@ def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
 
     needed = {"factor", *(["original_max_position_embeddings"] if kind != "linear" else [])}
     if lost := needed - scaling.keys():
-        raise RefusedError(f"the rope scaling has no {', '.join(sorted(lost))}, which {kind} needs")
+        raise RefusedError(f"the rope scaling lacks {', '.join(sorted(lost))}, which {kind} needs")
     original = 1 if kind == "linear" else scaling["original_max_position_embeddings"]
     length, verbosity = round(scaling["factor"] * original), logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)  # it warns of odd values, which rules report
@@ -311,10 +312,10 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
     """
     if drafter.quantisation is not None:
         raise RefusedError(
-            "the reference engine runs no quantised drafters; use --run-in vllm", options=("--run-in",)
+            "the reference engine does not run quantised drafters; use --run-in vllm", options=("--run-in",)
         )
     if (activation := drafter.settings["hidden_act"]) != "silu":
-        raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
+        raise RefusedError(f"the reference engine supports only SiLU, but hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         # one device, where the target is spread over several

@@ -1,8 +1,8 @@
-"""What calibration needs of a target: its embedding and its hidden states, from an engine.
+"""A target's embedding and hidden states from an engine, for calibration.
 
 At the end, statistics of the states for a conversion to EAGLE-3.1: sizes, and the matrices of the fc refit.
-Two passes over the same sequences: medians first, then the matrices. Only sums are kept, and one number for
-each token and layer.
+They take two passes over the same sequences: medians first, then the matrices. Only sums are stored, and one
+number for each token and layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,9 +59,9 @@ class TargetEngine(HasStates, Protocol):
 
 
 class RememberedStates:
-    """The states of an engine's target, of which the second pass takes those on the CPU from the first.
+    """The states of an engine's target; the second pass reuses those that the first left on the CPU.
 
-    Up to MAX_REMEMBERED bytes: 6,912 tokens of a 135M target are 48 MB.
+    At most MAX_REMEMBERED bytes are stored: 6,912 tokens of a 135M target are 48 MB.
     """
 
     def __init__(self, engine: HasStates) -> None:
@@ -133,9 +133,9 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
     name = matrix(target.tensors, EMBEDDINGS)
     shape = (0, 0) if name is None else target.tensors[name].shape
     if name is None or shape[0] < vocab or shape[1] != hidden:
-        stored = "none of plain numbers" if name is None else f"{name} {list(shape)}"
+        stored = "no unquantised one" if name is None else f"{name} {list(shape)}"
         raise UnreadableError(
-            f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and"
+            f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], but"
             f" {target.source.place} has {stored}; calibrate with --run-in transformers",
             options=("--run-in",),
         )
@@ -160,8 +160,8 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
         ) from None
     if ids != list(tokens) or states.shape != (len(tokens), layers, width):
         raise UnreadableError(
-            f"vLLM wrote hidden states {list(states.shape)} of {len(ids)} tokens; [{len(tokens)}, {layers},"
-            f" {width}] of the tokens that it was given were expected"
+            f"vLLM wrote hidden states {list(states.shape)} of {len(ids)} tokens; expected [{len(tokens)},"
+            f" {layers}, {width}] of the requested tokens"
         )
     return states
 

@@ -70,8 +70,8 @@ class TargetModel:
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
             raise UnreadableError(
-                f"the target ({type(self.model).__name__}) has no {name}, which this drafter shares; give the"
-                " language model that the drafter drafts for"
+                f"the target ({type(self.model).__name__}) has no {name}, which this drafter shares; pass the"
+                " language model that the drafter was trained for"
             )
         return weight
 
@@ -205,8 +205,8 @@ def load_target(
     # transformers fills these with noise, and warns only
     if missing := sorted(loading["missing_keys"]):
         raise UnreadableError(
-            f"the target {path.name} lacks {len(missing)} of its weights, like {missing[0]}; take all of its"
-            " files"
+            f"the target {path.name} lacks {len(missing)} of its weights, like {missing[0]}; download all of"
+            " its files"
         )
     return TargetModel(model.eval(), boundaries)
 
@@ -217,7 +217,7 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
 
     check_files(path)
     failure = (
-        f"the target {path.name} has no tokenizer that transformers loads; put its tokenizer.json and"
+        f"the target {path.name} has no tokenizer that transformers can load; put its tokenizer.json and"
         " tokenizer_config.json beside its weights"
     )
     with _loading(path, failure):
@@ -226,10 +226,10 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
 
 @contextmanager
 def _loading(path: Path, failure: str) -> Iterator[None]:
-    """Load foreign files by transformers, without its warnings: reports of many lines.
+    """Load untrusted files with transformers, without its long warnings.
 
-    Raises UnreadableError with `failure` where that fails, and why, or asks for leave to run the target's own
-    code.
+    Raises UnreadableError with `failure` and the reason if loading fails, or with a request for
+    --trust-remote-code if the target needs its own code.
     """
     from transformers.utils import logging
 
@@ -293,6 +293,6 @@ def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
         if layers and norms:
             return layers[0], norms[0]
     raise UnreadableError(
-        f"the target is a {type(model).__name__}, in which {depth} decoder layers and a final norm were not"
-        " found; give the language model that the drafter drafts for"
+        f"the target is a {type(model).__name__} without a list of {depth} decoder layers and a final norm;"
+        " pass the language model that the drafter was trained for"
     )

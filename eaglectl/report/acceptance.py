@@ -1,4 +1,4 @@
-"""What `smoke` measured, acceptance and speed, and a diagnosis, as sections and as keys of JSON documents."""
+"""Acceptance and speed by `smoke`, and a diagnosis, as sections and as keys of JSON documents."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,27 +33,27 @@ from eaglectl.run.results import DrafterComparison, Published, PublishedLength, 
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding
 
-DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
-RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
+DEFINITION = "length = 1 + accepted / drafts; in brackets the 95 % interval over prompts"
+RATIO = "ratio to the stated reading on the same prompts; p of no gain, corrected for the number of readings"
 VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
 SPEED_HEAD = ("at a time", "per user", "in all", "without: per user", "in all", "ratio", "length")
 TITLE = "Speed"
-# of the line of sets
+# the most sets in the line "by set"
 MOST_SETS = 8
 
 
 def smoke_outline(report: SmokeReport) -> Outline:
-    """Acceptance and its verdict, the reasons of a failure, what ran; then sets, readings and settings.
+    """Return the verdict and acceptance, reasons, and the run; then sets, readings and settings.
 
-    A note that ends in a command, of engines that read the file otherwise, stands with the reasons.
+    A note with a command is shown with the reasons.
     """
     text = f"{length(report)} ({plural(report.measured.prompts, 'prompt')})"
     if report.against:
         text += f", x{report.against.ratio.words} of {report.against.source}'s"
     if report.run.engine == "server":
-        is_told = report.match and report.match.ending != MatchEnding.COULD_NOT_TELL
-        text += "" if is_told else ", not compared with these files"
+        is_decided = report.match and report.match.ending != MatchEnding.COULD_NOT_TELL
+        text += "" if is_decided else ", not compared with these files"
     verdict, answer = toned(report.verdict), Words(text, "strong")
     cause, following, others = _causes(report)
     notes = [Remark(Words("note", "plain"), text) for text in others]
@@ -73,7 +73,7 @@ def smoke_outline(report: SmokeReport) -> Outline:
 
 
 def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
-    """Why it fails and what warns, the command to run next, and the other notes."""
+    """Return the reasons and warnings, the next command, and the other notes."""
     reasons = [*report.reasons]
     if (against := report.against) is not None:
         reasons += (*reasons_of("failure", against.failures), *reasons_of("gap", against.gaps))
@@ -90,7 +90,7 @@ def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
 
 
 def length(report: SmokeReport) -> str:
-    """The acceptance length, with k."""
+    """Return the acceptance length, with k."""
     return f"acceptance length {report.measured.length.words} at k={report.k}"
 
 
@@ -137,7 +137,7 @@ def _against(against: DrafterComparison) -> Section:
 
 
 def readings_section(variants: Sequence[Variant]) -> Section:
-    """Results of the sensitivity probe, the best reading first."""
+    """Return the results of the sensitivity probe, the best reading first."""
     rows = [
         (
             variant.name,
@@ -154,7 +154,7 @@ def readings_section(variants: Sequence[Variant]) -> Section:
 
 
 def readings_line(variants: Sequence[Variant]) -> str:
-    """How many readings were tried, and how many draft better."""
+    """Return how many readings were tried, how many are better, and the best."""
     better = sum(variant.is_better for variant in variants)
     best = max(variants, key=lambda variant: variant.ratio.value)
     return f"{len(variants)} tried, better: {better or 'none'}; best: {best.name}, x{best.ratio.words}"
@@ -180,24 +180,24 @@ def _drift(report: SmokeReport) -> Section:
 
 
 def _resolved(run: EngineRun) -> str:
-    """The settings that vLLM or SGLang used; "" for other engines, and where they were not seen."""
+    """Return the settings that vLLM or SGLang used; "" for other engines, and if they are unknown."""
     if not run.resolved.get("class"):
         return ""
     text = f"{run.engine} used {run.resolved['class']}, aux layers {run.resolved.get('aux_layers')}"
     if "runner" in run.resolved:
         text += f", runner {run.resolved['runner']}"
     if "unfilled" in run.resolved:
-        text += f"; parameters that nothing fills: {listed(run.resolved['unfilled']) or 'none'}"
+        text += f"; parameters that no tensor fills: {listed(run.resolved['unfilled']) or 'none'}"
     return text
 
 
 def estimate(value: Estimate) -> str:
-    """A value with its interval."""
+    """Return a value with its interval."""
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
 def share(value: Estimate) -> str:
-    """A share in percent, with its interval."""
+    """Return a share in percent, with its interval."""
     return f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
 
 
@@ -212,7 +212,7 @@ def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
     by_set = listed((f"{name} {measured.length.value:.2f}" for name, measured in sets), ", ", MOST_SETS)
     is_unseen = run.engine in INSTALLED and not run.resolved.get("class")
     trust = "the target's own code was allowed to run (--trust-remote-code)"
-    shown = {
+    rows = {
         "accepted": ", ".join(f"{share.value:.0%} at position {place}" for place, share in positions),
         "by set": by_set if len(sets) > 1 else "",
         "lossless": lossless[report.is_lossless],
@@ -222,7 +222,7 @@ def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
         "settings": f"what {run.engine} resolved could not be seen" if is_unseen else "",
         "trust": trust if report.trust_remote_code else "",
     }
-    return [(name, text) for name, text in shown.items() if text]
+    return [(name, text) for name, text in rows.items() if text]
 
 
 def _run_facts(report: SmokeReport) -> list[tuple[str, Line]]:
@@ -236,7 +236,7 @@ def _run_facts(report: SmokeReport) -> list[tuple[str, Line]]:
         prompts += f", a sample of {choice.total}"
     if choice is not None and choice.sha256 is not None:
         prompts += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
-    shown = {
+    rows = {
         "engine": f"{run.engine} ({run.version}), {run.device}, {run.dtype}",
         "given": ", ".join(f"{name}={json.dumps(value)}" for name, value in run.arguments.items()),
         "time": f"{times}; {speed_meaning(report)}" if times else "",
@@ -244,24 +244,24 @@ def _run_facts(report: SmokeReport) -> list[tuple[str, Line]]:
         "vocabulary": f"holds {report.coverage.words}" if report.coverage else "",
         "others": "; ".join(report.published.lines) if report.published else "",
     }
-    return [(name, text) for name, text in shown.items() if text]
+    return [(name, text) for name, text in rows.items() if text]
 
 
 def speed_meaning(report: SmokeReport) -> str:
-    """What the seconds of the prompts are a measure of: of no serving."""
+    """Return what the seconds of the prompts mean; they never measure the speed of serving."""
     run = report.run
     if run.engine == "server":
-        return "one request after the other, in this server: no measure of serving, which --speed is"
+        return "one request after the other, in this server: no measure of serving; --speed measures it"
     if run.device == "cpu":
         return "time of this run on a CPU: no measure of serving"
     if run.engine == "reference":
         return "time of this run in plain torch: no measure of serving"
-    return "one prompt after the other, without CUDA graphs: no measure of serving, which --speed is"
+    return "one prompt after the other, without CUDA graphs: no measure of serving; --speed measures it"
 
 
 def speed_section(speed: Speed, subject: str = "") -> Section:
-    """The ratios, the break-even and the table; `subject` is what was timed."""
-    about = f"tokens/s with the drafter and without; median [least, most] of {speed.repeats} repeats"
+    """Return the ratios, the break-even and the table; `subject` names the timed drafter."""
+    about = f"tokens/s with and without the drafter; median [least, most] of {speed.repeats} repeats"
     title = f"{TITLE}, {subject}" if subject else TITLE
     return Section(
         title,
@@ -274,15 +274,15 @@ def _speed_lines(speed: Speed) -> Iterator[Line]:
     if speed.text:
         yield Words(speed.text, "strong")
     for even in speed.break_even:
-        yield f"break-even: {even.text}, in requests at a time"
+        yield f"break-even: {even.text} requests at a time"
     where = f"{speed.card or speed.device}: " if speed.device != "cpu" else ""
     yield Words(f"{where}{speed.how}", "doubt" if speed.device == "cpu" else "quiet")
 
 
 def _cells(row: SpeedRow) -> Iterator[Line]:
-    """Requests at a time; tokens a second of each user, and of all; the ratio and the length.
+    """Yield requests at a time, tokens a second of each user and of all, the ratio and the length.
 
-    The ratio is good where every repeat is faster with the drafter, bad where every one is slower.
+    The ratio is good if every repeat is faster with the drafter, bad if every repeat is slower.
     """
     yield str(row.concurrency)
     for rates in (row.drafted, row.plain):
@@ -298,7 +298,7 @@ def _cells(row: SpeedRow) -> Iterator[Line]:
 
 
 def measured(result: Any) -> list[dict[str, Any]]:
-    """What the files left open and a measurement answered, as eaglectl.json has it."""
+    """Return the open questions that a measurement answered, as eaglectl.json has them."""
     return [answer.record for answer in result.measured]
 
 
@@ -344,7 +344,7 @@ MEASUREMENT: Parts = {
 }
 
 
-# in words, where the name alone does not say it
+# endings whose names alone are unclear, in words
 ENDINGS: Mapping[DiagnosisEnding, str] = {
     DiagnosisEnding.FILE: "cause in the file",
     DiagnosisEnding.ENGINE: "cause in the engine",
@@ -354,7 +354,7 @@ ENDINGS: Mapping[DiagnosisEnding, str] = {
     DiagnosisEnding.COULD_NOT_LOOK: "could not look",
     DiagnosisEnding.NOT_FOUND: "no cause found",
 }
-# the runs of the evidence, and what each shows
+# the runs of the evidence, and their labels
 RUNS = {
     "reference": "in the reference",
     "engine": "in the engine",
@@ -364,7 +364,7 @@ RUNS = {
 
 
 def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
-    """How the tree ended, what shows it, the next command, what was measured; then all that was looked at."""
+    """Return the cause, its evidence, the next command and the measurements; then all tested causes."""
     verdict = Words(ENDINGS.get(diagnosis.ending, diagnosis.ending), TONES[diagnosis.verdict])
     served, reference = diagnosis.evidence.served, diagnosis.evidence.reference
     text, following, *others = diagnosis.title, *(diagnosis.commands or ("",))
@@ -389,9 +389,9 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
 
 
 def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:
-    """What was answered first, each run, the readings and layers that were tried, and how many causes.
+    """Yield the measured answers, each run, the tried readings and layers, and counts of causes.
 
-    Of a healthy drafter, the warnings of `validate` too.
+    For a healthy drafter, also yield the warnings of `validate`.
     """
     for answer in diagnosis.measured:
         yield "answered", answer.text
@@ -415,8 +415,8 @@ def _runs(diagnosis: Diagnosis) -> dict[str, SmokeReport | None]:
 
 def _readings(diagnosis: Diagnosis) -> tuple[Variant, ...]:
     evidence = diagnosis.evidence
-    found = evidence.layers.found if evidence.layers else None
-    return (*(evidence.reference.variants if evidence.reference else ()), *([found] if found else []))
+    layers = evidence.layers.found if evidence.layers else None
+    return (*(evidence.reference.variants if evidence.reference else ()), *([layers] if layers else []))
 
 
 DIAGNOSIS: Parts = {

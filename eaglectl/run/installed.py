@@ -1,7 +1,7 @@
-"""A drafter, or its target alone, in an installed engine: its arguments, what is run and what was resolved.
+"""A drafter, or its target alone, in an installed engine: its arguments, its run and resolved settings.
 
-Whose fault an error is: the drafter's, the engine's set-up, the caller's, or eaglectl's own. The drafter is
-at fault only where the engine's code for drafters raised: its loader, its classes, its config, or its rounds.
+An error is the drafter's, the engine set-up's, the caller's, or eaglectl's own. It is the drafter's only if
+the engine's code for drafters raised it: its loader, its classes, its config, or its rounds.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-# of values that are no JSON: what a shell passes of a string without its quotes
+# values that are not JSON: a string after a shell removed its quotes
 TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]*")
 
 # arguments of vLLM 0.32.0's EngineArgs and of SGLang 0.5.23's ServerArgs, by the reason to refuse them
@@ -60,7 +60,7 @@ NAMES_BY_REASON: Mapping[str, str] = {
         "spec_method spec_model spec_tokens enable_multi_layer_eagle diffusion_config dllm_algorithm"
         " dllm_algorithm_config"
     ),
-    "it changes which tokens are taken; use --temperature and --seed": (
+    "it changes which tokens are selected; use --temperature and --seed": (
         "seed random_seed generation_config override_generation_config logits_processors sampling_defaults"
         " preferred_sampling_params enable_watermark rl_on_policy_target enable_custom_logit_processor"
     ),
@@ -68,14 +68,14 @@ NAMES_BY_REASON: Mapping[str, str] = {
         "disable_log_stats kv_transfer_config stream_interval incremental_streaming_output encoder_only"
         " enable_mis allow_auto_truncate prefill_only_disable_kv_cache use_ray"
     ),
-    "it puts other code where the engine's is measured": (
+    "it replaces the engine's code that is measured": (
         "scheduler_cls worker_cls worker_extension_cls model_class_overrides forward_hooks"
         " custom_weight_loader custom_sigquit_handler"
     ),
     "it would be printed; set it in the environment": (
         "hf_token api_key admin_api_key ssl_keyfile_password watermark_key watermark_key_b"
     ),
-    "replicas would answer for each other; use --tensor-parallel-size": (
+    "replicas would share the requests; use --tensor-parallel-size": (
         "data_parallel_size dp_size node_rank disaggregation_mode"
     ),
     "use --trust-remote-code": "trust_remote_code",
@@ -90,7 +90,7 @@ PREFIXES = {
 }
 # names whose values are secrets
 SECRET = re.compile(r"(?:^|_)(?:token|key|secret|password|credential|authorization)s?(?:_|$)", re.IGNORECASE)
-# of calibration alone: what takes the hidden states out
+# only for calibration: arguments that its hidden states depend on
 CALIBRATION = (
     "enable_prefix_caching",
     "max_num_seqs",
@@ -109,7 +109,7 @@ def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False
         name = key.strip().lstrip("-").replace("-", "_")
         check(
             (not equals, f"--engine-arg {text}: KEY=VALUE was expected", ("--engine-arg",)),
-            (name in arguments, f"--engine-arg {name} is given twice; give it once", ("--engine-arg",)),
+            (name in arguments, f"--engine-arg {name} is passed twice; pass it once", ("--engine-arg",)),
         )
         arguments[name] = _value(name, value.strip())
     check_engine_arguments(arguments, is_calibration=is_calibration)
@@ -135,7 +135,7 @@ def check_engine_arguments(
             (why for prefix, why in PREFIXES.items() if name.startswith(prefix)), None
         )
         if is_calibration and name in CALIBRATION:
-            reason = "calibration needs its own value, to get the hidden states of every token as they are"
+            reason = "calibration needs its own value, for the unchanged hidden states of every token"
         if name == "load_format" and value in ("dummy", "remote", "remote_instance"):
             reason = "the weights would not be those of --target"
         if reason:
@@ -159,10 +159,10 @@ def _value(name: str, text: str) -> Any:
         return decode(text)
     if TEXT.fullmatch(text) and text not in ("True", "False", "None", "nan", "NaN", "Infinity", "inf"):
         return text
-    # names inside a text that is no JSON are not told apart
+    # names inside a text that is not JSON are not recognised
     masked_text = "***" if text[:1] in ("{", "[") else shown_arguments(text, name)
     raise UsageError(
-        f"--engine-arg {name}={masked_text}: the value is no JSON; write true, null, 0.9, a"
+        f"--engine-arg {name}={masked_text}: the value is not JSON; write true, null, 0.9, a"
         f" word, '\"text\"' or '{{\"key\": 1}}'",
         options=("--engine-arg",),
     )
@@ -171,7 +171,7 @@ def _value(name: str, text: str) -> Any:
 # modules of an engine that load or run drafters alone (vLLM's config/speculative.py, v1/spec_decode,
 # v1/worker/gpu/spec_decode, models/*_eagle3.py; SGLang's srt/speculative, models/*_eagle3.py)
 DRAFTER_MODULE = re.compile(r"^(?:vllm|sglang)\..*(?:speculative|spec_decode|eagle)")
-# what engines say of a target that gives no hidden states to a drafter
+# messages of engines on a target that provides no hidden states for a drafter
 PAIR = re.compile(r"does not support EAGLE-?3|EAGLE-?3 .*not supported|set_eagle3_layers_to_capture", re.I)
 # the weight that a function of a drafter class multiplies by, where shapes do not fit
 WEIGHTS = {"combine_hidden_states": "fc", "compute_logits": "lm_head"}
@@ -180,7 +180,7 @@ MEMORY = re.compile(
     r"|Free memory on device|KV cache is needed",
     re.I,
 )
-# what the set-up lacks, by what the engine says; the advice is the one thing to change
+# faults of the set-up by the engine's message, each with advice
 SETUP: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"No module named '([\w.]+)'"), "install the package {}"),
     (re.compile("cannot open shared object file|cannot import name"), "install the engine again"),
@@ -202,14 +202,14 @@ SETUP: Sequence[tuple[re.Pattern[str], str]] = (
         "give it another number of GPUs with --tensor-parallel-size",
     ),
 )
-# of a worker process: its engine says only that a worker failed
+# messages of an engine that only state that a worker process failed
 IN_WORKER = re.compile(r"root cause|Worker failed|EngineCore")
 WORKER_FRAME = re.compile(r'File "[^"]*?((?:vllm|sglang)/[\w/]+)\.py", line \d+, in (\w+)')
 ROOT_CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
 
 
 def receive_answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request that was sent. Raises what `fault` makes of an error."""
+    """Return the answer to a request that was sent. Raises the error that `fault` returns."""
     answer = process.receive()
     if "error" in answer:
         raise fault(process.engine, answer, request, process.output())
@@ -237,8 +237,8 @@ def fault(
     if MEMORY.search(text):
         name = engine.memory_argument
         return UnreadableError(
-            f"{release} could not look, as memory does not suffice: {text}; end what else uses the device, or"
-            f" give the engine another share of it with --engine-arg {name}=0.5",
+            f"{release} could not look for lack of memory: {text}; stop other processes on the device, or"
+            f" change the engine's share with --engine-arg {name}=0.5",
             options=("--engine-arg",),
         )
     fields = answer.get("fields", ())
@@ -248,7 +248,7 @@ def fault(
         frames.append(("eaglectl", f"its arguments, {listed(fields)}"))
     if frames and frames[-1][0].partition(".")[0] == "eaglectl":
         return EaglectlError(
-            f"this is an error of eaglectl with {release}, and says nothing of the drafter: {text}"
+            f"this is an error of eaglectl with {release}, and not the drafter's: {text}"
             f" ({', '.join(frames[-1])}); report it, and use --run-in reference meanwhile",
             options=("--run-in",),
         )
@@ -276,14 +276,14 @@ def _run_fault(
         return RefusedError(f"{release} does not run this drafter: {text}{where}")
     if request["mode"] == "generate" and request.get("has_plain"):
         return UnreadableError(
-            f"{release} runs the target, and failed with the drafter outside its code for drafters: {text};"
-            " --run-in reference runs without it",
+            f"{release} runs the target, but failed with the drafter outside of its code for drafters:"
+            f" {text}; use --run-in reference",
             options=("--run-in",),
         )
     return UnreadableError(f"{release} does not run the target {request['target']}: {text}")
 
 
-# environment variables with which engines simulate acceptance, or the target's choice of experts
+# environment variables by which engines simulate acceptance, or the target's choice of experts
 SYNTHETIC = (
     "SGLANG_SIMULATE_ACC_LEN",
     "SGLANG_SIMULATE_UNIFORM_EXPERTS",
@@ -320,7 +320,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         version=drafted["version"],
         device=drafted["device"],
         dtype=drafted["dtype"],
-        proves=f"what this {engine.title} release does with the checkpoint as written",
+        proves=f"the behaviour of this {engine.title} release with the checkpoint as written",
         results=results,
         plain=tuple(tuple(result["tokens"]) for result in plain["results"]) if plain else (),
         seconds=drafted["seconds"],
@@ -339,7 +339,7 @@ def _answers(
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the answers of the run without the drafter, if the job compares, and of the one with it.
 
-    The plain one is looked at first, so that a target that does not run is not taken for the drafter's fault.
+    The plain run's answer is read first, so that the drafter is not blamed for a target that does not run.
     """
     if not job.compares_plain:
         return None, ask(engine, job, "generate", texts)
@@ -371,7 +371,7 @@ def check_measured() -> None:
     """Raise RefusedError where the environment makes acceptance up."""
     check(
         *(
-            (os.environ.get(name), f"{name} is set: acceptance would be made up, not measured; unset it")
+            (os.environ.get(name), f"{name} is set: acceptance would be simulated, not measured; unset it")
             for name in SYNTHETIC
         ),
         error=RefusedError,
@@ -439,14 +439,14 @@ def measure_speed(job: EngineJob, concurrencies: Sequence[int]) -> Speed:
     plain, runs = answers[0], [convert(answer["timings"], tuple[Timing, ...]) for answer in answers]
     repeats = min(len(timing.batches) for timings in runs for timing in timings)
     graphs = (
-        "no CUDA graphs, as enforce_eager was given"
+        "no CUDA graphs, because of enforce_eager"
         if plain["is_eager"]
         else "CUDA graphs as `vllm serve` has them"
     )
     how = (
-        f"vLLM {plain['version']} with {graphs}, warm, without HTTP and prefix caching: so many requests in"
-        f" flight, each of {job.max_tokens} new tokens whatever ends its answer, with the drafter after"
-        f" without; {LEAST_REPEATS} or more repeats, each with its own prompts"
+        f"vLLM {plain['version']} with {graphs}, after a warm-up, without HTTP and prefix caching: each"
+        f" request has {job.max_tokens} new tokens, past any end of sequence; first without, then with the"
+        f" drafter; {LEAST_REPEATS} or more repeats, each with its own prompts"
     )
     if plain["device"] == "cpu":
         how = "measured on a CPU: no measure of serving"
@@ -587,7 +587,7 @@ def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
         release = str(ask({"mode": "memory"})["version"])
         if not vllm.extracts_states(release):
             raise UnreadableError(
-                f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
+                f"vLLM {release} does not provide hidden states for calibration; install vLLM"
                 f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --run-in transformers",
                 options=("--run-in",),
             )

@@ -215,11 +215,11 @@ class EngineProcess:
         """Send a request to the child; `receive` waits for the answer."""
         (self.folder / ANSWER).unlink(missing_ok=True)
         self._deadline = time.monotonic() + self.timeout
-        self._advice = "give it more time, or fewer prompts (--sample)"
+        self._advice = "allow more time, or use fewer prompts (--sample)"
         if document.get("mode") == "generate":
             hang = "a drafter with another number of aux layers than its fc can make it hang too"
-            self._advice = f"give it more time; {hang}"
-        # where it has ended, `receive` says so
+            self._advice = f"allow more time; {hang}"
+        # if it has ended, `receive` reports that
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(json.dumps(document).encode())
 
@@ -237,7 +237,7 @@ class EngineProcess:
                 if self.on_phase and not answer:
                     unit, stage = "prompts" if message["total"] else "", f"{self.engine.title}: {self.phase}"
                     self.on_phase(Progress(stage, message["done"], message["total"], unit))
-        # what another process of the engine wrote is the cause of what the child says
+        # an answer of another process of the engine is the cause of the child's answer
         written = self.folder / ANSWER
         if answer or written.exists():
             return json.loads(written.read_text(encoding="utf-8")) if written.exists() else answer
@@ -246,7 +246,7 @@ class EngineProcess:
         lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         raise UnreadableError(
             f"{self.engine.title} ended with code {self._process.poll()} and no answer (phase: {self.phase}):"
-            f" {' | '.join(lines[-3:]) or 'it said nothing'}"
+            f" {' | '.join(lines[-3:]) or 'it printed nothing'}"
         )
 
     def _is_ready(self) -> bool:
@@ -310,7 +310,7 @@ def has_torch() -> bool:
 
 
 def require_torch(work: str) -> None:
-    """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
+    """Raise UnreadableError if the reference cannot be loaded; `work` is its subject, like "X needs"."""
     with contextlib.suppress(ImportError):
         import eaglectl.reference.model  # noqa: F401
 
@@ -324,8 +324,8 @@ def require_torch(work: str) -> None:
 def end_processes(process: "subprocess.Popen[Any]", mark: str) -> None:
     """Kill a child that leads a session, and every process with its mark; wait for them.
 
-    A process that has ended as far as its parent sees may still hold a GPU's memory; here none does, or a
-    notice says which.
+    A process that has ended for its parent may still hold a GPU's memory. This function waits until none
+    does, or sends a notice with those that do.
     """
     members, deadline = _marked(mark), time.monotonic() + END_TIMEOUT
     with contextlib.suppress(ProcessLookupError):

@@ -134,7 +134,7 @@ def test_a_drafter_that_the_loader_refuses_fails_with_its_function(runner: str, 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--engine-arg", "kv_cache_memory_bytes=1000"), 3, "memory does not suffice"),
+        (("--engine-arg", "kv_cache_memory_bytes=1000"), 3, "for lack of memory"),
         (("--engine-arg", "quantisation=fp8"), 2, "--engine-arg quantisation: vLLM"),
         (("--engine-arg", "block_size=many"), 2, "--engine-arg block_size: vLLM"),
         (("--temperature", 0.7, "--no-lossless"), 3, "loses the temperature"),

@@ -40,5 +40,5 @@ def test_an_engine_without_memory_says_so_through_its_process(tmp_path: Path) ->
     given = {"kv_cache_memory_bytes": 1000}
     drafter = eaglectl.inspect(str(folder), target=str(TARGET)).drafter
     job = EngineJob(folder, drafter, TARGET, read_prompts(PROMPTS)[:4], max_tokens=8, engine_arguments=given)
-    with pytest.raises(UnreadableError, match=r"memory does not suffice: .*No available memory"):
+    with pytest.raises(UnreadableError, match=r"for lack of memory: .*No available memory"):
         measure_speed(job, [1])
