@@ -521,7 +521,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
         ({"engine": "llama.cpp"}, "--engine llama.cpp: vllm or sglang was expected"),
         ({"run_in": "llama.cpp"}, "vllm, sglang, reference or a server's URL"),
         ({"engine": "vllm", "run_in": "sglang"}, "leave one of them out"),
-        ({"engine": "http://127.0.0.1:1", "run_in": "vllm"}, "is named by --run-in"),
+        ({"engine": "http://127.0.0.1:1", "run_in": "vllm"}, "pass a running server with --run-in"),
         ({"engine": "vlm"}, "--engine vlm"),
         ({"expected": 5.0}, "--expected 5"),
         ({"expected": 1.0}, "--expected 1"),
