@@ -10,20 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2309,
+    "api": 2315,
     "cli": 380,
-    "commands": 1628,
-    "conversion": 1767,
+    "commands": 1636,
+    "conversion": 1769,
     "drafter": 688,
-    "engines": 1133,
+    "engines": 1137,
     "files": 2604,
     "formats": 2009,
-    "judge": 2577,
+    "in_engine": 428,
+    "judge": 2582,
     "modules": 1459,
     "publish": 703,
     "reference": 805,
     "report": 1626,
-    "run": 3863,
+    "run": 3982,
     "target": 319,
 }
 # a producer's declaration, beside the budget of its package

@@ -13,6 +13,7 @@ from eaglectl.api.outputs import notes_of
 from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.behaviour import CapturedLayers
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import (
     ENGINES,
@@ -88,11 +89,7 @@ def inspect_files(
     headers_only: bool = True,
     beside: Sequence[EngineRequest] | None = None,
 ) -> Inspection:
-    """Inspect one source; also read tensor data unless `headers_only`.
-
-    `beside` are the releases to judge beside the requested ones; by default every release of vLLM and the
-    newest of the other engines.
-    """
+    """Inspect one source, with tensor data unless `headers_only`; `beside` are further releases to judge."""
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
@@ -100,12 +97,12 @@ def inspect_files(
     drafter = read_drafter(checkpoint, answers, target.known)
     complete = Complete(source, choice.text, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
-    shown_requests = tuple(_shown_releases() if beside is None else beside)
+    beside = tuple(_shown_releases() if beside is None else beside)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
             replace(target, source=None) if headers_only else target,
-            (*shown_requests, *requests),
+            (*beside, *requests),
             answers,
             headers_only=headers_only,
             on_progress=on_progress,
@@ -114,22 +111,18 @@ def inspect_files(
             takes_samples=isinstance(opened, FolderSource),
         )
         judgement = judge_drafter(subject, None if headers_only else rules())
-    drafter = replace(
-        drafter, notes=(*drafter.notes, *(note.completed(complete) for note in notes_of(judgement.findings)))
-    )
+    drafter = replace(drafter, notes=(*drafter.notes, *_notes_of_rules(judgement, complete)))
     verdicts = {(result.engine, result.release): result.completed(complete) for result in judgement.releases}
-    shown_verdicts = tuple(verdicts[place] for request in shown_requests for place in request.places)
+    shown_verdicts = tuple(verdicts[place] for request in beside for place in request.places)
     requested = tuple(verdicts[place] for place in requested_places(requests))
-    commands = _launch_commands(source, checkpoint, drafter, choice)
-    nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        tuple(aux_readings({**subject.flat, **nested}, drafter.target).values()),
+        _captured_layers(subject, drafter),
         shown_verdicts,
         requested,
-        as_served(commands, shown_verdicts, is_sound=not judgement.errors),
+        _launch_commands(source, checkpoint, judgement, shown_verdicts),
         _following(source, judgement, requested or shown_verdicts, requests, complete),
         command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
@@ -138,6 +131,15 @@ def inspect_files(
         tuple(finding.completed(complete) for finding in judgement.findings),
         cover_given(checkpoint, drafter, options, source, choice),
     )
+
+
+def _notes_of_rules(judgement: Judgement, complete: Complete) -> Iterator[Note]:
+    return (note.completed(complete) for note in notes_of(judgement.findings))
+
+
+def _captured_layers(subject: Subject, drafter: Drafter) -> tuple[CapturedLayers, ...]:
+    nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
+    return tuple(aux_readings({**subject.flat, **nested}, drafter.target).values())
 
 
 def _following(
@@ -191,9 +193,9 @@ def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> t
 
 
 def _launch_commands(
-    source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
+    source: str, checkpoint: Checkpoint, judgement: Judgement, verdicts: Sequence[Verdict]
 ) -> Mapping[str, str]:
-    """Return each engine's launch command; engines take a folder or a repository, and no single file.
+    """Return the launch commands of engines that run it; engines take a folder or a repository, and no file.
 
     No engine loads a trainer's state.
     """
@@ -202,7 +204,9 @@ def _launch_commands(
     place, revision = hub_name(source) or (source, None)
     if checkpoint.source.only is not None:
         place = os.path.dirname(source) or "."  # noqa: PTH120
-    return launch_commands(drafter, place, revision=revision, target_text=choice.text)
+    text = judgement.subject.target.choice.text
+    commands = launch_commands(judgement.subject.drafter, place, revision=revision, target_text=text)
+    return as_served(commands, verdicts, is_sound=not judgement.errors)
 
 
 def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:

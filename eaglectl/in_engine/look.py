@@ -84,7 +84,7 @@ def after(start: Start, resolved: Mapping[str, Any]) -> None:
     seen = [key for key, value in meant.items() if None not in (value, resolved.get(key))]
     engine = f"{title} {verdict.release}"
     if different := list(unlike(title, resolved, meant)):
-        lead = f"{engine} has loaded the drafter otherwise than it was trained: {different[0]}"
+        lead = f"{engine} has loaded the drafter differently than it was trained: {different[0]}"
         _report(start, [lead, *different[1:], *_disagreement(verdict, is_served=False)][:MOST_LINES])
         return
     parts = [_words(key, meant[key]) for key in seen]

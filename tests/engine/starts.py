@@ -7,7 +7,6 @@ eaglectl logged, the error that ended the start, and the tokens of the prompts.
 
 import json
 import os
-import re
 import sys
 import time
 from functools import partial
@@ -26,6 +25,7 @@ import vllm.v1.worker.cpu_worker  # noqa: F401
 from vllm import LLM, SamplingParams
 
 from tests.engine.agreement.forks import Death, forked
+from tests.engine.starts_log import LINE
 
 ARGUMENTS: dict[str, Any] = {
     "dtype": "float32",
@@ -38,12 +38,6 @@ ARGUMENTS: dict[str, Any] = {
     "skip_tokenizer_init": True,
 }
 PATIENCE = 240.0
-
-
-# how vLLM writes what modules of in_engine log; Python writes the text alone before vLLM's logging is set up
-LINE = re.compile(
-    r"(?:(INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[(?:look|hooks|updates)\.py:\d+\] |^(?=eaglectl ))(.*)", re.M
-)
 
 
 def main() -> None:

@@ -15,13 +15,15 @@ import eaglectl
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.judging import targets
 from tests.engine.runners import ROOT, RUNNERS
+from tests.engine.servers import running_vllm
+from tests.engine.starts_log import LINE
 from tests.tiny import TARGET, TINY
 
 Answers = Mapping[str, Mapping[str, Any]]
 # after the weights, of a drafter on its trained settings
 LOADED = r"INFO eaglectl: vLLM 0\.32\.0 resolved what was trained: layers 2, 4, 5, .*no parameter unfilled"
 TRAINED = r"INFO eaglectl: vLLM 0\.32\.0 runs it as trained"
-LOADED_OTHERWISE = r"WARNING eaglectl: vLLM 0\.32\.0 has loaded the drafter otherwise than it was trained: "
+LOADED_OTHERWISE = r"WARNING eaglectl: vLLM 0\.32\.0 has loaded the drafter differently than it was trained: "
 # cases of agreement: what is logged, each a pattern of one line
 MISREAD: Mapping[str, Sequence[str]] = {
     "llama3/none": [TRAINED, LOADED],
@@ -35,13 +37,13 @@ MISREAD: Mapping[str, Sequence[str]] = {
         LOADED_OTHERWISE + r"aux_layers: vLLM uses \[2, 4, 5\], the checkpoint means \[5, 2, 4\]",
     ],
     "llama3/norm_output nested": [
-        r"WARNING eaglectl: vLLM 0\.32\.0 runs it otherwise than it was trained",
+        r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",
         r"WARNING vLLM 0\.32\.0: .*norm_output",
         "WARNING next:  eaglectl convert ",
         LOADED_OTHERWISE + "norm_output: vLLM uses False, the checkpoint means True",
     ],
     "llama3/norm_before_residual nested": [
-        r"WARNING eaglectl: vLLM 0\.32\.0 runs it otherwise than it was trained",
+        r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",
         r"WARNING vLLM 0\.32\.0: .*norm_before_residual",
         "WARNING next:  eaglectl convert ",
         LOADED_OTHERWISE + "norm_before_residual: vLLM uses False, the checkpoint means True",
@@ -53,7 +55,7 @@ MISREAD: Mapping[str, Sequence[str]] = {
         LOADED_OTHERWISE + "d2t: vLLM takes 9. of 96 draft tokens for others",
     ],
     "llama3/without o_proj": [
-        r"WARNING eaglectl: vLLM 0\.32\.0 runs it otherwise than it was trained",
+        r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",
         "WARNING vLLM 0.32.0: layers.0.self_attn.o_proj.weight is missing",
         LOADED_OTHERWISE
         + "vLLM uses model.layers.*o_proj.weight, which neither the file nor the target fills",
@@ -205,12 +207,12 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "unknown release": [UNKNOWN, OTHER_LAYERS[-1].replace("32", "99")],
     "unknown release, as trained": [
         UNKNOWN,
-        "WARNING eaglectl: vLLM 0.99.0 is not known to eaglectl; what it resolved is what was trained: layers",
+        "WARNING eaglectl: vLLM 0.99.0 is not known to eaglectl; what it resolved is what was trained: ",
     ],
     "unknown release, refuse": [UNKNOWN, OTHER_LAYERS[-1].replace("32", "99")],
     "question": [
-        r"WARNING eaglectl: it is not known whether vLLM 0\.32\.0 runs it as trained: ids in eagle_config .*answer it"
-        " under .defaults. of eaglectl.toml",
+        r"WARNING eaglectl: it is not known whether vLLM 0\.32\.0 runs it as trained: ids in eagle_config .*"
+        "answer it under .defaults. of eaglectl.toml",
         "INFO eaglectl: .*not seen: aux_layers",
     ],
     "question, answered": [TRAINED + ".*answers from .*policy.toml", LOADED.replace("2, 4, 5", "1, 3, 4")],
@@ -219,11 +221,44 @@ OTHERS: Mapping[str, Sequence[str]] = {
         "WARNING eaglectl: .*none.toml",
     ],
     "another target": [
-        r"WARNING eaglectl: vLLM 0\.32\.0 runs it otherwise than it was trained",
+        r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",
         r"WARNING vLLM 0\.32\.0: the target is 128 wide and this drafter's aux states are 32",
         "INFO eaglectl: vLLM 0.32.0 resolved these as trained: ",
     ],
 }
+
+
+def lines_of(log: Path) -> list[str]:
+    """What eaglectl logged in a process that was started by itself."""
+    return [f"{level} {text}" for level, text in LINE.findall(log.read_text()) if level]
+
+
+def test_a_server_says_so_in_its_own_log_and_serves(root: Path, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with running_vllm(TARGET, root / "torchspec", log, 300.0) as url:
+        assert url
+    assert unlike(lines_of(log), OTHER_LAYERS) == []
+
+
+def test_a_refused_server_ends_with_the_reason(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECTL_IN_ENGINE", "refuse")
+    log = tmp_path / "server.log"
+    with pytest.raises(pytest.fail.Exception), running_vllm(TARGET, root / "torchspec", log, 300.0):
+        pass
+    assert unlike(lines_of(log), OTHER_LAYERS[:2]) == []
+    assert "RefusedStart: EAGLECTL_IN_ENGINE=refuse ends this start" in log.read_text()
+
+
+@pytest.mark.minutes
+def test_one_of_two_workers_speaks(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a core for each
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    log = tmp_path / "server.log"
+    with running_vllm(TARGET, root / "torchspec", log, 400.0, "--tensor-parallel-size", "2"):
+        pass
+    assert unlike(lines_of(log), OTHER_LAYERS) == []
 
 
 def test_what_stands_beside_a_start_is_heard_and_harms_nothing(answers: Answers) -> None:

@@ -58,8 +58,8 @@ def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
     if "unfilled" in drafter:
         # the target's own head and embedding replace parameters of the drafter after loading
         now = dict(model.named_parameters())
-        own = (name for name, parameter in drafter["unfilled"].items() if now.get(name) is parameter)
-        resolved["unfilled"] = sorted(name for name in own if not re.search(UNUSED, name))
+        names = (name for name, parameter in drafter["unfilled"].items() if now.get(name) is parameter)
+        resolved["unfilled"] = sorted(name for name in names if not re.search(UNUSED, name))
     return report | {"resolved": resolved}
 
 
@@ -83,8 +83,8 @@ def resolved_flags(model: Any) -> dict[str, Any]:
 
 
 def aux_layers(target: Any) -> list[int] | None:
-    """Return the boundaries whose states the target hands to the drafter."""
+    """Return the boundaries whose states the target hands to the drafter, in the order of its layers."""
     for module in target.modules():
         if layers := getattr(module, "layers_to_capture", None):
-            return [int(layer) for layer in layers]
+            return sorted(map(int, layers))
     return None

@@ -96,8 +96,8 @@ def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -
             dict(model.named_parameters()),
         )
         # what the drafter takes of the target; others may have been repacked since
-        own = (name for name in unfilled if id(now.get(name)) not in of_target)
-        resolved["unfilled"] = sorted(name for name in own if not re.search(UNUSED, name))
+        names = (name for name in unfilled if id(now.get(name)) not in of_target)
+        resolved["unfilled"] = sorted(name for name in names if not re.search(UNUSED, name))
     name = f"{version} ({type(runner).__name__})".strip()
     return resolved | {"aux_layers": captured_layers(runner.get_model()), "runner": name}
 
