@@ -1,8 +1,11 @@
 """The plugin without an engine: hooks, what they must not cost, and updates of a drafter's weights."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,9 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.in_engine import hooks, sglang, vllm
 from eaglectl.in_engine.hooks import Hook, RefusedStart, Start, guarded, mode, register
 from eaglectl.in_engine.installed import GROUPS, find_plugin
-from tests.builders import loaded_after
+from tests.builders import call, loaded_after
+from tests.hub import client_hub
+from tests.tiny import TARGET, TINY
 
 torch = pytest.importorskip("torch")
 
@@ -258,3 +263,71 @@ def test_a_loader_that_fails_leaves_the_drafter_as_it_was(served: SimpleNamespac
     with pytest.raises(OSError, match="lost"):
         served.drafter.load_weights(failing())
     assert served.drafter.fc.weight.equal(before)
+
+
+@pytest.fixture
+def vllm_032(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which vLLM 0.32.0 is loaded."""
+    module = ModuleType("vllm")
+    module.__version__ = "0.32.0+cpu"  # type: ignore[attr-defined]
+    module.__spec__ = ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.delenv("EAGLECTL_IN_ENGINE_SPOKEN", raising=False)
+
+
+def test_a_repository_is_read_out_of_the_cache_and_without_the_hub(
+    vllm_032: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    from eaglectl.in_engine.look import before
+
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO)
+    start = Start("vllm", "org/drafter", str(TARGET), runner="V1")
+    with client_hub(monkeypatch, tmp_path) as hub:
+        hub.add_repo("org/drafter", TINY / "eagle3")
+        assert call("convert", "org/drafter", "--target", TARGET, "-o", "out").code == 0
+        asked = len(hub.requests)
+        before(start)
+        before(start._replace(drafter="org/other"))
+        assert len(hub.requests) == asked
+    first, other = (record.getMessage() for record in caplog.records if record.name == "vllm.eaglectl")
+    assert first == "eaglectl: vLLM 0.32.0 runs it as trained, weights not read"
+    assert other.startswith(
+        "eaglectl: it is not known whether the drafter runs as it was trained: org/other: "
+    )
+
+
+def test_a_child_of_the_process_that_has_spoken_is_silent(
+    vllm_032: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from eaglectl.in_engine.look import before
+
+    caplog.set_level(logging.INFO)
+    start = Start("vllm", str(TINY / "eagle3"), str(TARGET), runner="V1")
+    before(start)
+    before(start)
+    assert len(caplog.records) == 2
+    monkeypatch.setenv("EAGLECTL_IN_ENGINE_SPOKEN", f"1 {start.drafter} {start.target}")
+    before(start)
+    assert len(caplog.records) == 2
+    before(start._replace(drafter=str(TINY / "eagle3.1")))
+    assert len(caplog.records) == 3
+
+
+def test_no_file_in_or_beside_the_checkpoint_answers_for_it(
+    vllm_032: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglectl.in_engine.look import judge
+
+    drafter, server = tmp_path / "drafter", tmp_path / "server"
+    shutil.copytree(TINY / "eagle3", drafter)
+    server.mkdir()
+    text = "[defaults]\nassume = true\n"
+    (drafter / "eaglectl.toml").write_text(text)
+    monkeypatch.chdir(drafter)
+    start = Start("vllm", str(drafter), str(TARGET), runner="V1")
+    assert judge(start)[1] == ""
+    (server / "eaglectl.toml").write_text(text)
+    monkeypatch.chdir(server)
+    assert judge(start)[1] == " (answers from eaglectl.toml)"

@@ -135,6 +135,19 @@ def answers(root: Path, request: pytest.FixtureRequest) -> Answers:
     return run(root, runner, starts)
 
 
+# a framework's update without a tensor, then all of the file
+UPDATES = """
+from safetensors.torch import load_file
+runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+path = llm.llm_engine.vllm_config.speculative_config.model
+before = {name: value.clone() for name, value in runner.drafter.model.named_parameters()}
+runner.drafter.model.load_weights([])
+runner.drafter.model.load_weights(load_file(f"{path}/model.safetensors").items())
+after = dict(runner.drafter.model.named_parameters())
+assert before.keys() == after.keys() and all(before[name].equal(after[name]) for name in before)
+"""
+
+
 def others(root: Path, tiny: Mapping[str, Any]) -> dict[str, Any]:
     def set_to(mode: str, **more: Any) -> dict[str, Any]:
         return {**tiny, "environment": {"EAGLECTL_IN_ENGINE": mode}, **more}
@@ -156,6 +169,7 @@ def others(root: Path, tiny: Mapping[str, Any]) -> dict[str, Any]:
         "a policy that is none": case(
             is_open, root, environment={"EAGLECTL_POLICY": str(root / "none.toml")}
         ),
+        "updates": {**tiny, "after": UPDATES},
         "another target": {"target": str(TARGET), "drafter": str(root / "cases/llama3/none")},
     }
 
@@ -203,6 +217,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
         *OTHER_LAYERS,
     ],
     "refuse": OTHER_LAYERS[:2],
+    "updates": [*OTHER_LAYERS, "WARNING eaglectl: an update of the drafter brought no tensor"],
     "refuse, as trained": [TRAINED, LOADED],
     "unknown release": [UNKNOWN, OTHER_LAYERS[-1].replace("32", "99")],
     "unknown release, as trained": [
@@ -269,3 +284,9 @@ def test_what_stands_beside_a_start_is_heard_and_harms_nothing(answers: Answers)
     ended = {name for name, answer in answers.items() if answer["error"]}
     assert ended == {"refuse", "unknown release, refuse"}
     assert all(answers[name]["error"].startswith("RefusedStart: ") for name in ended)
+
+
+def test_the_page_shows_what_vllm_logs() -> None:
+    block = (ROOT / "docs/in-engine.md").read_text().split("```")[1].removeprefix("text\n")
+    lines = block.replace("[look.py] ", "").replace("my-drafter", "torchspec").strip().splitlines()
+    assert unlike(lines, OTHER_LAYERS) == []
