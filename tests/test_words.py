@@ -48,7 +48,7 @@ FOREIGN = {
     "files/hub_requests.py: not_here", "commands/upload/run.py: _make_plan", "run/http.py: shown",
     "errors.py: error_text", "errors.py: input_error", "files/opcodes.py: read_pickle",
     "publish/card.py: _with_front_matter", "reference/target_model.py: _loading",
-    "run/process.py: error_answer", "target/files.py: read_target_config",
+    "run/process.py: error_answer", "target/files.py: read_target_config", "in_engine/hooks.py: guarded",
 }  # fmt: skip
 
 
