@@ -178,7 +178,7 @@ def test_an_answer_is_taken_through_its_end(tokens: list[int], matched: int | No
     [
         ({"norm_output": True}, "norm_output: SGLang uses True, the checkpoint means False"),
         ({"aux_layers": [1, 3, 4]}, r"aux_layers: SGLang uses \[1, 3, 4\], the checkpoint means \[2, 4, 5\]"),
-        ({"draft_tokens": [0, 2, 3]}, "d2t: SGLang takes 2 of 3 draft tokens for others, first 1"),
+        ({"draft_tokens": [0, 2, 3]}, "d2t: SGLang maps 2 of 3 draft tokens differently, first 1"),
         ({"draft_tokens": [0, 1]}, "d2t: SGLang uses 2 draft tokens, the checkpoint has 3"),
         ({"unfilled": ["lm_head.weight"]}, "SGLang uses lm_head.weight, which neither"),
     ],

@@ -33,7 +33,14 @@ from eaglectl.files.source import FolderSource, is_repo_name
 from eaglectl.formats.commands import Complete, command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
+from eaglectl.judge.judgement import (
+    Following,
+    GivenTarget,
+    Judgement,
+    Subject,
+    conversion_refusal,
+    judge_drafter,
+)
 from eaglectl.judge.rule import rules
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
@@ -163,7 +170,7 @@ def _following(
     advice = Advice(
         source,
         subject,
-        unmended(judgement.findings),
+        conversion_refusal(judgement.findings),
         is_measured(subject.drafter, subject.target.choice),
         engines,
     )

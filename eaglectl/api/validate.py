@@ -31,8 +31,8 @@ from eaglectl.judge.judgement import (
     Report,
     Subject,
     Suppressed,
+    conversion_refusal,
     judge_drafter,
-    unmended,
     unopened_report,
 )
 from eaglectl.judge.rule import (
@@ -258,7 +258,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     # a request with a reason is a default, and not the user's
     advice = Advice(path, subject, None, is_run, [request for request in subject.requests if not request.why])
     findings = _with_possible_fixes(advice, reported)
-    if refusal := unmended(findings):
+    if refusal := conversion_refusal(findings):
         advice = replace(advice, refusal=refusal)
         findings = _with_possible_fixes(advice, reported)
     newest = [request for request in judgement.releases if request.engine == judgement.releases[0].engine][

@@ -433,7 +433,7 @@ class Judgement(Struct, frozen=True):
         return tuple((rule, text) for rule, text in self.errors if rule in concerned)
 
 
-def unmended(findings: Iterable[Finding]) -> RefusedError | None:
+def conversion_refusal(findings: Iterable[Finding]) -> RefusedError | None:
     """Return a refusal for the first error in tensors that no conversion repairs; None without one."""
     for finding in findings:
         is_error = finding.severity == "error" and finding.rule.family in OF_TENSORS

@@ -1,6 +1,6 @@
-"""What an engine made of a drafter, looked at in the engine's own process: shared by vLLM and SGLang.
+"""An engine's resolved settings of a drafter, read in the engine's own process: shared by vLLM and SGLang.
 
-Also the difference from what the checkpoint means.
+Also their differences from what the checkpoint means.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,7 +133,7 @@ def unlike(title: str, resolved: Mapping[str, Any], meant: Mapping[str, Any]) ->
         match key:
             case "rope":
                 if not same_rope(used, value):
-                    yield f"rope: {title} rotates by other frequencies than those of training"
+                    yield f"rope: {title} rotates with other frequencies than those of training"
             case "draft_tokens":
                 yield _other_tokens(title, used, value)
             case "unfilled":
@@ -146,4 +146,4 @@ def _other_tokens(title: str, used: Sequence[int], meant: Sequence[int]) -> str:
     if len(used) != len(meant):
         return f"d2t: {title} uses {len(used)} draft tokens, the checkpoint has {len(meant)}"
     places = [place for place, pair in enumerate(zip(used, meant, strict=True)) if pair[0] != pair[1]]
-    return f"d2t: {title} takes {len(places)} of {len(meant)} draft tokens for others, first {places[0]}"
+    return f"d2t: {title} maps {len(places)} of {len(meant)} draft tokens differently, first {places[0]}"

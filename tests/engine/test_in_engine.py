@@ -52,7 +52,7 @@ MISREAD: Mapping[str, Sequence[str]] = {
         r"WARNING eaglectl: vLLM 0\.32\.0 .*",
         r"WARNING vLLM 0\.32\.0: .*d2t",
         "WARNING next:  eaglectl convert ",
-        LOADED_OTHERWISE + "d2t: vLLM takes 9. of 96 draft tokens for others",
+        LOADED_OTHERWISE + "d2t: vLLM maps 9. of 96 draft tokens differently",
     ],
     "llama3/without o_proj": [
         r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",

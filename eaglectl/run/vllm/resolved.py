@@ -85,7 +85,7 @@ def is_first(config: Any) -> bool:
 def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what the model runner of one worker resolved; without the drafter's settings if hidden.
 
-    `unfilled` are the parameters that no file filled, where loading was watched.
+    `unfilled` are the parameters that no file filled, if loading was watched.
     """
     runner = worker.model_runner
     version, model = find_drafter(runner)
@@ -95,7 +95,7 @@ def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -
             {id(value) for value in runner.get_model().parameters()},
             dict(model.named_parameters()),
         )
-        # what the drafter takes of the target; others may have been repacked since
+        # without parameters that the drafter takes from the target; others may have been repacked since
         names = (name for name in unfilled if id(now.get(name)) not in of_target)
         resolved["unfilled"] = sorted(name for name in names if not re.search(UNUSED, name))
     name = f"{version} ({type(runner).__name__})".strip()
@@ -103,7 +103,7 @@ def resolved_in_worker(worker: Any, unfilled: Mapping[str, Any] | None = None) -
 
 
 def captured_layers(target: Any) -> list[int] | None:
-    """Return the layer ids whose hidden states the target hands to the drafter; None if it shows none."""
+    """Return the layer ids whose hidden states the target gives to the drafter; None if it shows none."""
     for module in target.modules():
         if layers := getattr(module, "aux_hidden_state_layers", None):
             return sorted(layers)
