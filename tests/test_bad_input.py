@@ -182,7 +182,7 @@ PARTS: tuple[Patch, ...] = (
         ({}, {name: None}, (f"{name} is missing",))
         for name in sorted(set(drafter_tensors()) - {"embed_tokens.weight"})
     ),
-    ({"target_hidden_size": 24}, WITHOUT_EMBEDDING, ("embed_tokens", "24 wide and the drafter 16")),
+    ({"target_hidden_size": 24}, WITHOUT_EMBEDDING, ("embed_tokens", "width 24 and the drafter 16")),
     *(
         ({}, {name: floats("x", 4)}, (f"{name} has no place in an EAGLE-3 drafter", f"--drop {name}"))
         for name in (*STRANGERS, f"{LAYER}mlp.gate.weight", "")

@@ -295,7 +295,7 @@ def test_few_prompts_are_told_and_a_speed_of_a_cpu_is_not_on_a_card(folder: Path
 
 def test_what_was_not_compared_is_told_on_the_card(folder: Path, tmp_path: Path) -> None:
     target = target_of(tmp_path / "target")
-    gap = "could not be looked up when this was published"
+    gap = "was not available when this was published"
     assert gap in card(folder) and gap not in card(folder, target=str(target))
     # of two targets that the files name, the other one is here
     (folder / "config.json").write_text(json.dumps(drafter_config(target_model_name_or_path="target")))

@@ -196,7 +196,7 @@ def test_a_plain_screen_names_who_trained_and_no_engines_layout_as_that(fixture:
 def test_a_folder_of_checkpoints_lists_drafters_and_names_others_apart() -> None:
     done = call("inspect", FIXTURES / "tiny")
     *drafters, others = done.out.splitlines()
-    assert done.code == 3 and others == "no drafters: target"
+    assert done.code == 3 and others == "not drafters: target"
     assert [Path(line.split()[0]).name for line in drafters] == ["eagle3.1", "eagle3"]
     assert done.err.endswith(f"the newest in it: `eaglectl inspect {FIXTURES / 'tiny/eagle3.1'}`\n")
 

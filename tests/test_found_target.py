@@ -92,7 +92,7 @@ def test_a_target_that_is_given_wins(cache: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"hidden_size": 24}, "the target is 24 wide and this drafter's aux states are 16"),
+        ({"hidden_size": 24}, "the target has width 24 and this drafter's aux states 16"),
         ({"vocab_size": 99}, "the target has 99 tokens and this drafter was made for 64"),
         ({"draft_vocab_size": 24}, "it is a drafter itself"),
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "it is a drafter itself"),

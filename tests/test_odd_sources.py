@@ -92,7 +92,7 @@ def test_a_run_folder_names_the_checkpoints_in_it(
     message = done.err.strip()
     folders = ", ".join(str(run / name / "model/consolidated") for name in named)
     if command == "inspect":  # which lists them
-        assert "is no checkpoint itself; the newest in it: `" in message
+        assert "is not a checkpoint; the newest in it: `" in message
     else:
         assert (
             f"has no config.json; pass the folder of one checkpoint in it: {folders}; the newest" in message

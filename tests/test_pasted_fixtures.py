@@ -105,8 +105,8 @@ def test_upload_names_what_it_was_given_in_the_command_that_says_more(
     with publishing_hub(monkeypatch, tmp_path):
         unknown, fails = call(*given), call(*given, "--target", TARGET)
     assert (unknown.code, fails.code) == (3, 1)
-    assert f"`eaglectl inspect {source} --engine=vllm==0.33.0` says more" in unknown.err
-    assert f"`eaglectl validate {source} --engine=vllm==0.33.0 --target {TARGET}` says" in fails.err
+    assert f"`eaglectl inspect {source} --engine=vllm==0.33.0` shows more" in unknown.err
+    assert f"`eaglectl validate {source} --engine=vllm==0.33.0 --target {TARGET}` shows" in fails.err
 
 
 def test_inspect_names_for_validate_the_engines_that_it_could_judge() -> None:
@@ -137,7 +137,7 @@ def test_a_refusal_names_no_layout_that_is_planned_already(tmp_path: Path) -> No
     given += ["--source-semantics", "rope=stored", "--engine", "vllm==0.33.0", "--engine", "vllm==0.17.0"]
     done = call(*given)
     assert (done.code, "--for vllm" in done.err) == (1, False)
-    assert "vLLM 0.18.0 - 0.33.0 does: ask for '--engine=vllm>=0.18.0'" in done.err
+    assert "vLLM 0.18.0 - 0.33.0 does: use '--engine=vllm>=0.18.0'" in done.err
 
 
 def test_each_answer_says_what_the_release_does_if_it_is_true(tmp_path: Path) -> None:

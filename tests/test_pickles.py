@@ -110,7 +110,7 @@ def test_what_a_trainer_saves_beside_the_weights_is_not_opened(tmp_path: Path) -
     for file in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
         (folder / file).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     outcome = call("convert", folder, "-o", tmp_path / "out")
-    assert "read from pickles (pytorch_model.bin) with code execution shut off" in outcome.err
+    assert "read from pickles (pytorch_model.bin) without running code" in outcome.err
     assert read_safetensors(tmp_path / "out/model.safetensors") == drafter_tensors()
     assert not (tmp_path / "sprung").exists()
 

@@ -252,7 +252,7 @@ def test_of_a_flag_stated_twice_its_tensors_decide(
         f"{place}{key}: {value}" in finding.match.message
         for place, value in zip(("", "eagle_config."), order, strict=True)
     )
-    assert f"the file has {tensor}, which is believed" in finding.match.message
+    assert f"the file has {tensor}, and this is used" in finding.match.message
     written = json.loads((untargeted(folder, tmp_path / "out") / "config.json").read_text())
     assert written[key] is True and written.get("eagle_config", {}).get(key, True) is True
     with pytest.raises(UsageError, match=f"{key}=false: the file has"):
@@ -346,7 +346,7 @@ def test_assume_in_the_configuration_is_the_option(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "eaglectl.toml").write_text("[defaults]\nassume = true\n")
     done = call("convert", AUTOMODEL, "--target", TARGET, "-o", "out")
-    assert done.code == 0 and "gives --assume-defaults, where" in done.err
+    assert done.code == 0 and "eaglectl.toml: --assume-defaults" in done.err
     assert record(tmp_path / "out")["settled"][0]["by"] == "assumed"
 
 
@@ -423,7 +423,7 @@ def test_the_targets_rope_is_refused_of_a_target_that_states_none(tmp_path: Path
     answers = Answers(semantics={"rope": "target"})
     with pytest.raises(UsageError, match="the target's config states no rope base"):
         eaglectl.inspect(str(ANGELSLIM), target=str(target), answers=answers)
-    with pytest.raises(UsageError, match="pass --target, whose config states its rope"):
+    with pytest.raises(UsageError, match="pass --target to read its rope"):
         eaglectl.inspect(str(ANGELSLIM), answers=answers)
 
 

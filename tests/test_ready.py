@@ -153,7 +153,7 @@ def test_a_folder_of_something_else_is_never_written_over(automodel: Path, tmp_p
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     message = refusal(2, "ready", automodel, *RUN, "-o", tmp_path / "out")
-    assert f"{tmp_path / 'out'} is there already, and is no conversion of {automodel}" in message
+    assert f"{tmp_path / 'out'} exists already and is not a conversion of {automodel}" in message
     assert "--force" not in message  # which ready does not have
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
@@ -256,10 +256,10 @@ def test_each_engine_that_was_asked_for_has_its_command() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--engine-arg", "quantization=fp8"), "--engine-arg is for one engine that is installed here"),
-        (("--engine", "vllm", "--engine-arg", "quantization=fp8"), "is installed here: name it with"),
+        (("--engine-arg", "quantization=fp8"), "--engine-arg is for one installed engine"),
+        (("--engine", "vllm", "--engine-arg", "quantization=fp8"), "is for one installed engine: pass"),
         (("--engine", "sglang", "--engine-arg", "speculative_num_steps=7"), "use -k"),
-        (("--tensor-parallel-size", "2"), "--tensor-parallel-size is for an installed vLLM or SGLang"),
+        (("--tensor-parallel-size", "2"), "--tensor-parallel-size needs vLLM or SGLang"),
         (("--tensor-parallel-size", "0"), "--tensor-parallel-size needs to be at least 1"),
         (("--engine", "tokenspeed"), r"read, not judged.* smoke --run-in http://"),
     ],
@@ -302,7 +302,7 @@ def test_the_result_is_markdown_that_keeps_its_command_whole(tmp_path: Path) -> 
     lines = file.read_text().splitlines()
     assert lines[0].startswith("## eaglectl ready: ready: ")
     assert any(line.startswith("    vllm serve ") and "--speculative-config" in line for line in lines)
-    assert "is there already" in refusal(2, *asked, "--markdown", file)
+    assert "exists already" in refusal(2, *asked, "--markdown", file)
 
 
 @pytest.mark.slow

@@ -295,7 +295,7 @@ BAD = {
         "--run-in",
         "reference",
     ): "--speed needs vLLM or a running server, and not --run-in reference",
-    ("--speed", "1", "--load-only"): "nothing that could be timed",
+    ("--speed", "1", "--load-only"): "nothing to time",
 }
 
 

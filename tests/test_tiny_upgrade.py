@@ -163,7 +163,7 @@ def test_built_in_prompts_serve_both_commands_in_turn(
     command = shlex.split(first.out.splitlines()[-1].partition(" eaglectl ")[2])
     second = call(*command, "--device", "cpu", "--tolerance", "0.1", "-o", "out")
     assert (first.code, second.code) == (0, 0), second.err
-    assert "on 32 prompts that were not calibrated on" in second.out
+    assert "on 32 prompts outside of calibration" in second.out
 
 
 @pytest.mark.parametrize(("tokens", "words"), [("1", "more --answer-tokens"), ("511", "fewer new tokens")])

@@ -364,7 +364,7 @@ def test_calibrate_never_writes_over_what_it_reads(
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     given = ("--target", target, "--prompts", tmp_path / "texts/statistics.json", *force)
     made = call("calibrate", folder, *given, "-o", tmp_path / place)
-    assert made.code == 2 and "give another -o" in made.err
+    assert made.code == 2 and "pass another -o" in made.err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -136,7 +136,7 @@ def test_a_pair_and_nothing_else_is_written_with_a_forecast(few: tuple[Prompt, .
 def test_a_spent_budget_keeps_what_was_measured_and_its_command_goes_on(few: tuple[Prompt, ...]) -> None:
     first = call(*TO_31, "--tolerance", "0.999", "--device", "cpu", "-o", "my out")
     assert first.code == 3 and "could not look: nothing was written: too few prompts" in first.out, first.err
-    assert "what was measured is kept in my out-calibration" in first.out
+    assert "the measurements are in my out-calibration" in first.out
     assert not Path("my out").exists()
     kept = read_statistics(Path("my out-calibration"))
     assert kept.gate is not None and kept.gate.looks == 2 and len(kept.gate.prompts) == 6

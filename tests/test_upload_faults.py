@@ -140,7 +140,7 @@ def within(step: str, change: Callable[[Path], None]) -> Arrange:
     return arrange
 
 
-CHANGED = "after the files were hashed: what was judged is not what lies there now, and nothing was committed"
+CHANGED = "after the files were hashed and judged; nothing was committed"
 FOLDER = [
     (within("release_target", edit_config), "config.json changed"),
     (within("release_target", restore_config), "config.json changed"),
@@ -216,7 +216,7 @@ BEFORE = [
     Case(at(PREUPLOAD, Reply(429, HOUR)), 3, "for 3600 seconds and try again"),
     Case(at(PREUPLOAD, error(403, "no")), 3, "the token may not write there (403)"),
     Case(at(PREUPLOAD, Reply(400)), 3, f"did not take the files (400){NOTHING}"),
-    Case(at(PREUPLOAD, Reply(501)), 2, f"has no pull requests (501){NOTHING}, give --direct", PR),
+    Case(at(PREUPLOAD, Reply(501)), 2, f"has no pull requests (501){NOTHING}; pass --direct", PR),
     Case(at("blob", Reply(503, HOUR)), 3, f"again after the 3600 seconds that it asks for{NOTHING}"),
     Case(at("blob", Reply(503)), 3, f"did not take the files (503); try again later{NOTHING}"),
     Case(at("blob", Reply(403)), 3, NOTHING),
@@ -225,9 +225,9 @@ BEFORE = [
     Case(at("/refs", Reply(500)), 3, "fails (500)"),
     Case(at("/refs", CUT), 3, "check the network"),
     Case(by_xet, 3, "set HF_HUB_DISABLE_XET=1"),
-    Case(ignored("config.json"), 1, "ignores config.json: a commit would lack what was judged, and nothing"),
+    Case(ignored("config.json"), 1, "ignores config.json: a commit would lack these files, and nothing"),
     Case(ignored("model.safetensors"), 1, "ignores model.safetensors", PR),
-    Case(moved("blob"), 1, "moved: main was at", others=1),
+    Case(moved("blob"), 1, "changed: main was at", others=1),
 ]
 
 
@@ -247,7 +247,7 @@ def claimed(scene: Scene) -> None:
 
 
 OTHER_WORDS = Reply(200, {"Content-Type": "text/html"}, b"<html>welcome</html>")
-UNKNOWN = "to the commit, and whether the commit took effect is not known, look at http"
+UNKNOWN = "to the commit, and it is unknown whether the commit took effect; check http"
 COMMIT = [
     *(
         Case(lost(reply), 3, UNKNOWN, options, asked=1, made=1)
@@ -266,9 +266,9 @@ COMMIT = [
             (DIRECT, Reply(501), "did not make the commit (501)"),
         )
     ),
-    Case(at("commit", Reply(501)), 2, f"(501){NOTHING}, give --direct", PR, asked=1),
-    Case(moved("commit"), 1, "moved: main was at", asked=1, others=1),
-    Case(moved("commit"), 1, "moved: main was at", PR, asked=1, others=1),
+    Case(at("commit", Reply(501)), 2, f"(501){NOTHING}; pass --direct", PR, asked=1),
+    Case(moved("commit"), 1, "changed: main was at", asked=1, others=1),
+    Case(moved("commit"), 1, "changed: main was at", PR, asked=1, others=1),
     Case(claimed, 3, f"the commit {'ab' * 20} (", asked=1),
 ]
 
@@ -303,7 +303,7 @@ def tag_elsewhere(scene: Scene, proceed: Proceed) -> Reply:
 
 UNVERIFIED = "was made before and is not verified; run the command again, which compares it"
 HELD = "was made before and is there and holds what was sent"
-MISMATCH = "does not hold what was sent; do not merge or serve it"
+MISMATCH = "differs from what was sent; do not merge or serve it"
 AFTER = [
     *(
         Case(afterwards(reply), 3, UNVERIFIED, options, asked=1, made=1)
@@ -325,7 +325,7 @@ CASES = [
     *(Case(arrange, 1, f"{what} {CHANGED}") for arrange, what in FOLDER),
     Case(changing(PREUPLOAD, shutil.rmtree), 3, "No such file or directory"),
     *(*NAMED, *BEFORE, *COMMIT, *AFTER),
-    Case(at("commit", interrupt), 130, f"interrupted; {NAME} may have what was sent", asked=1),
+    Case(at("commit", interrupt), 130, f"interrupted; {NAME} may have received files", asked=1),
 ]
 
 

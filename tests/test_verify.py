@@ -170,7 +170,7 @@ DOWNLOADS: dict[str, tuple[Change, dict[str, str], str]] = {
     "weights": (flipped(WEIGHTS), {WEIGHTS: "differs"}, "SHA-256"),
     "config": (flipped("config.json"), {"config.json": "differs"}, "SHA-256"),
     "cut weights": (edited(WEIGHTS, lambda data: data[:-9]), {WEIGHTS: "differs"}, "SHA-256"),
-    "no config": (gone("config.json"), {"config.json": "missing"}, "not there"),
+    "no config": (gone("config.json"), {"config.json": "missing"}, "listed and missing"),
     "one list made to fit": (fit_one_list, {"config.json": "differs"}, ""),
     "a file of one list": (list_in_one, {"evil.json": "unlisted"}, ""),
     "links": (link, LINKED, ""),
@@ -187,7 +187,7 @@ CONVERTED: dict[str, tuple[Change, dict[str, str], str]] = {
     "a broken header": (flipped(WEIGHTS, 8), {WEIGHTS: "differs"}, "has an unreadable header"),
     "a byte more": (edited(WEIGHTS, lambda data: data + b"\0"), {WEIGHTS: "differs"}, "bytes"),
     "the card": (flipped("README.md", 0), {"README.md": "differs"}, "SHA-256"),
-    "no config": (gone("config.json"), {"config.json": "missing"}, "not there"),
+    "no config": (gone("config.json"), {"config.json": "missing"}, "listed and missing"),
     "code": (added("modeling.py"), {"modeling.py": "unlisted"}, "not in eaglectl.json"),
 }
 
@@ -398,7 +398,7 @@ def test_a_name_that_is_no_text_is_a_difference(published: Path) -> None:
 
 def test_a_signature_is_not_looked_into_and_the_report_says_so(published: Path) -> None:
     done = call("verify", published)
-    assert done.code == 0 and "model.sig was not looked into: `model_signing verify`" in done.out
+    assert done.code == 0 and "model.sig was not checked: `model_signing verify`" in done.out
     (published / "model.sig").unlink()
     assert call("verify", published).code == 0 and "model.sig" not in call("verify", published).out
 

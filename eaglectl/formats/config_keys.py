@@ -183,13 +183,13 @@ class Keys(Struct, frozen=True):
         return f"config.json says {first}: {values[first]!r} and {other}: {values[other]!r}", other
 
     def disbelieved(self, key: str, evidence: str) -> bool:
-        """Whether two places state other values; a warning then says that `evidence` is believed."""
+        """Whether two places state different values; a warning then states that `evidence` is used."""
         contradiction, _ = self.contradiction(key)
         self.note(
             contradiction,
             "warning",
             key,
-            f"{contradiction}; {evidence}, which is believed",
+            f"{contradiction}; {evidence}, and this is used",
             "spellings-agree",
         )
         return bool(contradiction)
@@ -201,7 +201,12 @@ class Keys(Struct, frozen=True):
         """
         contradiction, place = self.contradiction(key)
         check(
-            (contradiction, f"{contradiction}; make them agree", "spellings-agree", f"config.json:{place}"),
+            (
+                contradiction,
+                f"{contradiction}; correct one of them",
+                "spellings-agree",
+                f"config.json:{place}",
+            ),
             error=RefusedError,
         )
         return next(iter(self.statements(key).values()), None)
@@ -279,8 +284,8 @@ def ids_question(place: str, value: Any) -> Note:
     why = "which looks like layer ids and is not read"
     if isinstance(value, list) and any(type(item) is int and item < 0 for item in value):
         why = (
-            "ids that count from the target's end, as forks of trainers (AMD Quark) write them; which states"
-            " they mean, no engine and no trainer states"
+            "ids that count from the target's end, as forks of trainers (AMD Quark) write them; no engine or"
+            " trainer documents which states they mean"
         )
     return question("aux layers", f"config has {place}: {_short(value)}, {why}", "unread-key", [LAYERS])
 
@@ -300,7 +305,7 @@ def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
         ]
         if meaning and name not in HARMLESS and value not in (None, "", [], {}, *neutral):
             why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
-            meaning = "if it changes nothing that the drafter computes"
+            meaning = "if it does not change what the drafter computes"
             notes.append(
                 question(
                     place.rpartition(".")[2],

@@ -44,7 +44,7 @@ def _read_semantics(texts: Sequence[str]) -> Mapping[str, str]:
             raise ValueError("KEY=VALUE")
         if pairs.setdefault(key, value) != value:
             raise UsageError(
-                f"--source-semantics {key} is given as {pairs[key]} and as {value}; give it once",
+                f"--source-semantics {key} has two values, {pairs[key]} and {value}; pass one",
                 options=("--source-semantics",),
             )
     return pairs

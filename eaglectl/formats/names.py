@@ -241,7 +241,7 @@ def _split_rows(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[T
         if shape is None:
             raise RefusedError(
                 f"{stored.name} is {', '.join(name.split('.', 2)[-1] for name in parts)}, and the drafter has"
-                f" no {part}; take the file as its trainer wrote it",
+                f" no {part}; use the file as its trainer wrote it",
                 "tensor-shape",
                 f"tensor:{stored.name}",
             )
@@ -326,8 +326,8 @@ def read_head(
         True,
         "note",
         key,
-        "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy"
-        " of it",
+        "lm_head is tied to the drafter's own embedding, and no engine supports that; lm_head is written as a"
+        " copy of it",
     )
     return {**tensors, "lm_head.weight": replace(embedding, name="lm_head.weight")}
 
@@ -351,8 +351,8 @@ def note_names(
         dims.hidden != dims.target_hidden and name not in tensors,
         "problem",
         name,
-        f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
-        " embed_tokens; restore it from the trainer",
+        f"the target has width {dims.target_hidden} and the drafter {dims.hidden}, so the drafter needs its"
+        " own embed_tokens; restore it from the trainer",
         "missing-tensor",
     )
     has_map = has_token_list or "d2t" in tensors or "t2d" in tensors
@@ -519,7 +519,7 @@ def _stated_or_measured(keys: Keys, key: str, from_tensors: int | None, *, alway
         from_config not in (None, value),
         "warning",
         key,
-        f"config says {key}: {from_config}, and the tensors say {value}; the tensors are believed",
+        f"config says {key}: {from_config}, and the tensors say {value}; the tensors are used",
         ("layer-count" if key == "num_hidden_layers" else "config-dimensions"),
     )
     keys.note(from_config is None and always, "note", key, f"config has no {key}; the tensors say {value}")
@@ -530,7 +530,7 @@ def _divided(name: str, rows: int, by: int, what: str) -> int:
     check(
         (
             rows % by,
-            f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
+            f"{name} has {rows} rows, not a multiple of {what} = {by}; correct config.json",
             "config-dimensions",
             "config.json",
         ),
@@ -549,7 +549,7 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
             from_config not in (None, rows),
             "warning",
             key,
-            f"config says {key}: {from_config}, and {evidence}; the tensors are believed",
+            f"config says {key}: {from_config}, and {evidence}; the tensors are used",
             "config-dimensions",
         )
     return rows
@@ -632,12 +632,12 @@ def _read_width(keys: Keys, norm_width: int | None, target: Target) -> int | Non
     `norm_width` is that of fc_norm. Raises RefusedError if neither is known.
     """
     key, believed = "target_hidden_size", norm_width or target.hidden
-    evidence = f"fc_norm.0 is {norm_width} wide" if norm_width else f"the target is {believed} wide"
+    evidence = f"fc_norm.0 has width {norm_width}" if norm_width else f"the target has width {believed}"
     contradiction, _ = keys.contradiction(key)
     check(
         (
             contradiction and not believed,
-            f"{contradiction}; pass --target, whose width is believed",
+            f"{contradiction}; pass --target to use its width",
             "spellings-agree",
             f"config.json:{key}",
             ("--target",),
@@ -651,7 +651,7 @@ def _read_width(keys: Keys, norm_width: int | None, target: Target) -> int | Non
         norm_width and from_config not in (None, norm_width),
         "warning",
         key,
-        f"config says {key}: {from_config}, and {evidence}; the tensor is believed",
+        f"config says {key}: {from_config}, and {evidence}; the tensor is used",
         "config-dimensions",
     )
     return from_config
@@ -666,11 +666,11 @@ def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_know
         return
     text = f"config says {key}: {from_config}, and {evidence}"
     if is_width_known or not from_config or total % from_config:
-        return keys.note(True, "warning", key, f"{text}; the tensor is believed", "aux-count")
+        return keys.note(True, "warning", key, f"{text}; the tensor is used", "aux-count")
     keys.notes.append(
         question(
             key,
-            f"{text}, or {from_config} of {total // from_config}, as the target's width is not stated",
+            f"{text}, or {from_config} of {total // from_config}; the target's width is not stated",
             "aux-count",
             [Choice("--target", is_free=True)],
         )
@@ -703,7 +703,7 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
         (dim_stated or hidden / heads) != head_dim,
         "warning",
         "head_dim",
-        f"{about}, and the tensors say {head_dim}; the tensors are believed",
+        f"{about}, and the tensors say {head_dim}; the tensors are used",
         "head-dim",
     )
     keys.note(
@@ -711,7 +711,7 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
         "warning",
         "num_key_value_heads",
         f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
-        " believed",
+        " used",
         "config-dimensions",
     )
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
@@ -774,10 +774,10 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
             True,
             "problem",
             f"{ATTENTION}q_a_proj.weight",
-            f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({about}), which neither vLLM nor"
-            " SGLang can load",
+            f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({about}): neither vLLM nor SGLang can"
+            " load it",
             "missing-tensor",
-            "; pass --mla-query-lora to write q_proj as the two",
+            "; pass --mla-query-lora to write q_proj as q_a_proj and q_b_proj",
             ("--mla-query-lora",),
         )
     else:

@@ -96,7 +96,7 @@ def _read_ids(keys: Keys, place: str) -> Ids:
     from_config = at(keys.config, place)
     if isinstance(from_config, list) and len(from_config) > MOST_IDS:
         raise RefusedError(
-            f"config.json: {place} lists {len(from_config):,} layers; a drafter takes {MOST_IDS} at most",
+            f"config.json: {place} lists {len(from_config):,} layers; a drafter takes at most {MOST_IDS}",
             "value-types",
             f"config.json:{place}",
         )
@@ -135,8 +135,8 @@ def _layers_of_ids(keys: Keys, format: Format, count: int, target: Target, meani
         order,
         "warning",
         "aux layers",
-        f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
-        " silence, convert reorders fc to match",
+        f"ids {list(ids)} are not ascending and distinct; engines sort them and silently permute fc's inputs,"
+        " and convert reorders fc to match",
         ("aux-repeated" if len(boundaries) < len(ids) else "aux-order"),
     )
     return AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
@@ -149,8 +149,8 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
     check(
         (
             len(ids) != count or sorted(set(boundaries)) != list(boundaries),
-            f"--aux-layers {','.join(map(str, ids))}: fc takes {count} states, so {count} ascending layers"
-            " are needed",
+            f"--aux-layers {','.join(map(str, ids))}: fc takes {count} states; {count} ascending layers were"
+            " expected",
             ("--aux-layers",),
         )
     )
@@ -183,7 +183,7 @@ def _ids_meaning(
         if top == nested and is_boundary:  # one list, which can only have one convention
             return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
         if nested == tuple(j - 1 for j in top):
-            return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+            return top, "boundary", "top-level ids, confirmed by nested ids one lower (SGLang adds one)"
     return _choose_convention(keys, format, key, ids, target, answers)
 
 
@@ -236,7 +236,7 @@ def _choose_convention(
             pattern,
             f"; the numbers fit a target of {depth} layers only as {pattern} ids",
         ),
-        (max(ids) == depth, "boundary", f"; {depth} is the target's depth, which no output id can be"),
+        (max(ids) == depth, "boundary", f"; {depth} is the target's depth, and no output id is as large"),
         (key == VLLM_IDS, "boundary", ", vLLM's own key"),
         (
             declared and (is_plausible or is_certain),
@@ -257,7 +257,7 @@ def _convention_question(
     raised = [j + 1 for j in ids]
     if is_copy:
         why = (
-            f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of"
+            f"the ids {list(ids)} at the top level are the usual layers of trainers, counted as outputs of"
             f" layers (boundaries {raised}), and vLLM reads boundaries {list(ids)} there: a copied list"
         )
         choices = [
@@ -268,7 +268,7 @@ def _convention_question(
     why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
     choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
     if not target.depth:
-        why += ", and the target's depth, which may settle it, is not known"
+        why += "; the target's depth may settle it, and is unknown"
         choices.append(TARGET)
     return question("aux layers", why, "aux-convention", choices)
 
@@ -307,7 +307,7 @@ def _default_layers(keys: Keys, format: Format, count: int, target: Target) -> A
     doubts: tuple[tuple[object, str, str, list[Choice]], ...] = (
         (
             default is None,
-            f"{unnamed} which {count} {format.title} trained on without saying so is not known",
+            f"{unnamed} it is unknown which {count} {format.title} trained on",
             "aux-ids-doubted",
             [LAYERS],
         ),
@@ -351,7 +351,7 @@ UNTRUE = (
     " writes false"
 )
 UNSTATED = (
-    "the file has biases and config does not say {key}: true; vLLM drops them in silence; convert writes true"
+    "the file has biases and config does not say {key}: true; vLLM silently drops them; convert writes true"
 )
 
 
@@ -521,11 +521,11 @@ def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
             Choice("--source-semantics", f"{key}={value}", meaning, is_usual=value == "1e-06")
             for value, meaning in meanings.items()
         ]
-        keys.notes.append(question(key, f"{about}, and no trainer's mark says", "absent-epsilon", choices))
+        keys.notes.append(question(key, f"{about}, and the trainer is unknown", "absent-epsilon", choices))
         return CLASS_EPS
-    who = "the answer is" if answer else f"the config class of {format.title} then means"
+    who = "the answer is" if answer else f"the default of {format.title}'s config class is"
     value = float(answer or CLASS_EPS)
-    keys.note(True, "note", key, f"{about}; {who} {value:g}, and it is written so")
+    keys.note(True, "note", key, f"{about}; {who} {value:g}, which is written")
     return value
 
 
@@ -544,9 +544,9 @@ def read_settings(
     }
     if settings[POSITIONS] is None:
         settings[POSITIONS] = rope.positions
-        what = "nothing states how many were trained, so it is left out and engines take their class's"
+        what = "the trained number is unknown, so it is left out and engines use the default of their class"
         if rope.positions is not None:
-            what = f"the rope scaling means {rope.positions}, and it is written so"
+            what = f"the rope scaling implies {rope.positions}, which is written"
         keys.note(True, "note", POSITIONS, f"config has no {POSITIONS}; {what}")
     if settings["hidden_act"] is None:  # the one that every trainer of EAGLE-3 and every engine takes
         settings["hidden_act"] = "silu"
@@ -586,8 +586,8 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
     )
     if has_parts:
         text = (
-            "the file has quantisation scales and no quantization_config; engines would read the weights as"
-            " they are"
+            "the file has quantisation scales and no quantization_config; engines would read the weights"
+            " without scales"
         )
     keys.note(True, "warning", key, text, "quantisation-config")
     return {} if has_parts else None
@@ -624,7 +624,7 @@ def read_rope(
     if any(isinstance(value, Mapping) for value in tables["rope_parameters"].values()):
         # settings of each layer type, as targets with sliding windows have them
         raise RefusedError(
-            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
+            "config.json: rope_parameters differs by layer type, and no EAGLE-3 class reads that; write one"
             " rope_theta and rope_scaling",
             "rope-values",
             "config.json:rope_parameters",
@@ -641,7 +641,7 @@ def read_rope(
         not bases,
         "note",
         "rope_theta",
-        "config has no rope_theta; every loader then uses 10000, and it is written so",
+        "config has no rope_theta; every loader then uses 10000, which is written",
     )
     base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
     return _with_answers(
@@ -668,9 +668,9 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
     if not (parts := [share for share in shares if share != 1]):
         return
     about = (
-        f"config states {PART} {parts[0]}: speculators since 0.7.0 keeps it where it trained that part of"
-        " each head (--no-draft-mrope-full-head-hack); other trainers and its older releases copied it from"
-        " the target and rotated whole heads; vLLM rotates that part"
+        f"config states {PART} {parts[0]}: speculators since 0.7.0 keeps it if it trained that part of each"
+        " head (--no-draft-mrope-full-head-hack); other trainers and its older releases copied it from the"
+        " target and rotated whole heads; vLLM rotates that part"
     )
     if (answer := RopeAnswer.of(answers).scaling) is None:
         values = {"stored": STORED, "plain": "whole heads were rotated"}
@@ -685,7 +685,7 @@ def _with_answers(
 ) -> Rope:
     target_rotary = target.rope
     if target_rotary is None and "target" in (answer.base, answer.scaling):
-        advice = "pass --target, whose config states its rope"
+        advice = "pass --target to read its rope"
         if target.hidden is not None:
             advice = "the target's config states no rope base, or several; pass rope=N with its base"
         raise UsageError(f"--source-semantics rope=target: {advice}", options=("--source-semantics",))
@@ -758,7 +758,7 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
     """
     from_config = keys.get("rope_interleave", bool)
     is_interleaved = from_config is not False if answer is None else answer == "true"
-    who, others = "the rotary dimensions are paired by halves, as said", ""
+    who, others = "the rotary dimensions are paired by halves, as answered", ""
     remedies: tuple[str, ...] = ("--rope-style interleaved",)
     if answer is None:
         who = "config says rope_interleave: false"

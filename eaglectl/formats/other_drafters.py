@@ -71,7 +71,7 @@ _MTP_ABOUT = (
 _BLOCK = "which drafts a block of tokens at once from the target's states"
 _DFLASH_SERVED = "vLLM (method dflash) and SGLang (DFLASH) serve it as it is"
 _SOURCES = "vLLM 0.32.0 models/registry.py, SGLang 0.5.23 srt/models"
-_NO_CLASS = "which no engine has a class for"
+_NO_CLASS = "and no engine has a class for it"
 
 # those whose marks others share too come first
 FAMILIES: tuple[Family, ...] = (
@@ -89,8 +89,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "a VWN drafter",
-        "an EAGLE-3 whose layer is widened by maps (virtual width network); vllm-ascend alone serves it, as"
-        " LlamaForCausalLMVwnEagle3",
+        "an EAGLE-3 variant with a layer widened by maps (virtual width network); only vllm-ascend serves it,"
+        " as LlamaForCausalLMVwnEagle3",
         "vllm-ascend 182b75e, vllm_ascend/models/llama_eagle3_vwn.py and models/__init__.py",
         architectures=("LlamaForCausalLMVwnEagle3", "Eagle3VwnLlamaForCausalLM"),
         keys=("vwn_m", "vwn_r"),
@@ -117,7 +117,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "a DSpine drafter",
-        f"{_BLOCK}, of which each position hears the one before; no release of an engine serves it",
+        f"{_BLOCK}, each position conditioned on the one before; no release of an engine serves it",
         "SpecForge specforge/modeling/draft/dspine.py at 9aafadfc",
         architectures=("DSpineDraftModel",),
         keys=("dspine_config",),
@@ -339,7 +339,7 @@ def _other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
         if later and shape[1:] == query[1:] and f"{later[1]}.hidden_norm.weight" in shapes:
             return (
                 "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
-                f" ({name} is as wide as that of layer 0), which no engine has a class for"
+                f" ({name} is as wide as that of layer 0), and no engine has a class for it"
             )
     return None if has_norm else _by_shape(config, shapes, query)
 
@@ -381,12 +381,12 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes, query: tuple[int, ...])
         return (
             f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, "
             f"{'two inputs wide' if is_wide else 'and its layer takes one state'}, and there is no"
-            " hidden_norm), which vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
+            " hidden_norm); vLLM (method eagle) and SGLang (EAGLE) serve it if they have its class"
         )
     if at(config, "eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
-            " to be served as it is by TensorRT-LLM or SGLang"
+            " which TensorRT-LLM and SGLang serve as stored"
         )
     if len(query) == 2 and query[1] == config.get("hidden_size"):
         return "a full language model (its first layer takes one hidden state, and there is no fc)"
@@ -400,7 +400,7 @@ _KEYS = ("draft_vocab_size", "speculators_model_type", "eagle_config", "norm_out
 _IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids", "use_aux_hidden_state")
 # tensors that only a drafter has, under any prefix
 _TENSOR = r"(.*\.)?(fc\.weight|d2t|t2d|midlayer\..*|hidden_norm\.weight)"
-# the same in a file that is no JSON: better looked at once too often than skipped
+# the same in a file that is not JSON; a false match only costs time
 _RAW = "(?i)" + "|".join((*_KEYS, *_IDS, "eagle", "midlayer", "hidden_norm", r'"[dt]2[dt]"'))
 
 
@@ -434,7 +434,7 @@ def why_other(source: Source) -> str:
         return (
             ""
             if any(re.search(_RAW, text) for text in raw)
-            else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
+            else f"{CONFIG} is {about}, and no other file has a mark of a drafter"
         )
     if family := _speculators_family(config):
         return f"it is {family}"

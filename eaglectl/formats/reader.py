@@ -304,8 +304,8 @@ def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
         target.hidden not in (None, dims.target_hidden),
         "problem",
         "target",
-        f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
-        " belongs to another target",
+        f"the target has width {target.hidden} and this drafter's aux states {dims.target_hidden}; the"
+        " drafter belongs to another target",
         "target-mismatch",
     )
     if target.vocab is not None and target.vocab != dims.vocab:
@@ -354,7 +354,7 @@ def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
             True,
             "warning",
             about,
-            f"config states the target's depth as {listed}; none is believed, pass --target",
+            f"config states the target's depth as {listed}; none is used: pass --target",
             "target-depth",
         )
         return None
@@ -362,8 +362,8 @@ def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
         depth is not None and target_depth is not None and depth != target_depth,
         "warning",
         about,
-        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
-        " that the drafter belongs to this target",
+        f"config states {depth} layers of the target ({about}), and the target has {target_depth}; check that"
+        " the drafter belongs to this target",
         "target-depth",
     )
     return depth
@@ -396,7 +396,7 @@ def _quantised_changes(*places: Mapping[str, Any]) -> tuple[str, ...]:
     parts = (quantisation.get(key) for key in ("quant_method", "quant_algo", "format"))
     words = " ".join(part for part in parts if isinstance(part, str))
     return (
-        f"the target is quantised ({words or 'of no name'}): a drafter of the unquantised model is served"
-        " with it as it is, but a method that rotates the residual stream first takes nearly all acceptance"
-        " (vllm-ascend 7038); measure with this target",
+        f"the target is quantised ({words or 'unknown method'}): a drafter of the unquantised model works"
+        " with it unchanged, unless the method rotates the residual stream, which removes nearly all"
+        " acceptance (vllm-ascend 7038); measure with this target",
     )

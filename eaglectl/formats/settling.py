@@ -147,12 +147,10 @@ def _all_notes(
     yield from (_settled_note(entry, RECORDED) for entry in carried if entry not in edited)
     yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
     if record.claim:
-        yield Note(
-            "note", RECORD, f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
-        )
+        yield Note("note", RECORD, f"{RECORD} is not evidence of these files: it {record.claim}")
     if record.unread:
         text = f"of the weights only {record.unread} were compared with {RECORD}, and not their bytes"
-        yield Note("note", RECORD, f"{text}, as verify and validate do")
+        yield Note("note", RECORD, f"{text}; verify and validate compare these")
 
 
 def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Record) -> Iterator[Note]:
@@ -278,7 +276,7 @@ def _carried(drafter: Drafter, user_answers: Answers, record: _Record) -> Iterat
             yield entry  # the other half of the rope was answered
         elif choice and entry.by == "assumed" and (choice.key not in keys or is_of_source):
             raise UsageError(
-                f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
+                f"{choice}: eaglectl wrote this file with {entry.answer} as an assumption; pass"
                 f" {options(entry.choices)}, or convert the source again with {choice}",
                 options=(choice.option,),
             )
@@ -334,8 +332,7 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
         return Note(
             "warning",
             entry.about,
-            f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and nothing confirms"
-            " it",
+            f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and not confirmed",
             entry.topic,
             is_open=True,
             choices=entry.choices,
@@ -344,9 +341,9 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
     text = f"{prefix}{_words(entry)}"
     if entry.by == "published":
         how = f" ({entry.evidence})" if entry.evidence else ""
-        text = f"{prefix}{entry.answer}, as its authors ran it{how}, though {entry.question}"
+        text = f"{prefix}{entry.answer}, as its authors ran it{how}; open: {entry.question}"
     if entry.by in ("published", "known") and not prefix:
-        text += "; its name and config alone vouch for the weights, of which no digest is published"
+        text += "; only its name and config identify the weights: no digest of them is published"
     return Note("note", entry.about, text, is_open=entry.by == "published")
 
 

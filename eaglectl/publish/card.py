@@ -58,7 +58,7 @@ RESPONSES = {
     "target": "written by the target for the prompts of the data",
     "dataset": "those of the data",
 }
-# keys that a table shows as they are, and what they are called there
+# keys of the training file that a table shows, with their labels
 ROWS = {
     "framework": "trained with",
     "epochs": "epochs",
@@ -76,9 +76,8 @@ class CardFacts(Struct, frozen=True):
     """The contents of a card.
 
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
-    eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are
-    what the caller states. `target_gap` states what was not compared with a target; empty where nothing was
-    left open.
+    eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are the user's.
+    `target_gap` states what was not compared with a target; "" if all was.
     """
 
     repo: str
@@ -162,9 +161,8 @@ def make_card(text: str, facts: CardFacts) -> str:
     start, end = text.find(FIRST), text.find(LAST)
     if text.count(FIRST) > 1 or text.count(LAST) > 1 or (start < 0) != (end < 0) or end < start:
         raise RefusedError(
-            f"{CARD}: the marks of eaglectl's block do not come in one pair; remove them, and the block"
-            " is added"
-            " at the end"
+            f"{CARD}: the marks of eaglectl's block are not one pair; remove them, and the block is added at"
+            " the end"
         )
     if start >= 0:
         text = text[:start] + block + text[end + len(LAST) :]
@@ -179,7 +177,7 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
     if re.match(MATTER, text) is None:
         if re.match(r"---[ \t]*\r?\n", text):
             raise RefusedError(
-                f"{CARD} begins with --- and its first block has no end; write --- on a line of its own"
+                f"{CARD} begins with --- and its front matter has no end; write --- on a line of its own"
                 " after it"
             )
         text = f"---{newline}---{newline}{newline}{text}"
@@ -222,7 +220,7 @@ def _check_stated(matter: Mapping[str, Sequence[str]], facts: CardFacts) -> None
     """Raise UsageError where the licence or the base model is stated nowhere."""
     missing = []
     if not (matter.get("license") or facts.licence):
-        missing.append("a licence: pass --license ID, like apache-2.0 (unknown, if nobody has decided)")
+        missing.append("a licence: pass --license ID, like apache-2.0 (or unknown)")
     if not facts.base_model:
         missing.append("the target that it was trained for: pass --base-model ORG/NAME")
     if missing:
@@ -242,14 +240,13 @@ def _block(facts: CardFacts) -> list[str]:
     if facts.training:
         method = [as_markdown(facts.training["method"]), ""] if facts.training.get("method") else []
         rows = table(("", ""), _training_rows(facts.training))
-        training = ["## Training", "", "As its trainer states it:", "", *method, *rows, ""]
+        training = ["## Training", "", "As stated by its trainer:", "", *method, *rows, ""]
     papers = " and ".join(f"[{title}](https://arxiv.org/abs/{number})" for number, title in facts.papers)
     return [
         "## Overview",
         "",
-        f"A draft model for speculative decoding with {target}, of the design of {papers}: it"
-        " proposes tokens and the target verifies them, so the output is the target's own. It does not run"
-        " alone, nor with another target.",
+        f"A draft model for speculative decoding with {target}, following {papers}: it proposes tokens and"
+        " the target verifies them, so the output is the target's own. It runs only with that target.",
         "",
         *([facts.target_gap, ""] if facts.target_gap else []),
         *table(("", ""), _facts(facts)),
@@ -324,7 +321,7 @@ def _serving(facts: CardFacts) -> list[str]:
             "```",
             "",
         ]
-    lines += ["These commands take the newest revision; add the one of a commit to stay with it.", ""]
+    lines += ["These commands use the newest revision; add the revision of a commit to pin it.", ""]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What `upload` and `verify` are asked for: their options, a field each (see eaglectl/options.py)."""
+"""The options of `upload` and `verify`, a field each (see eaglectl/options.py)."""
 
 import re
 from typing import Annotated
@@ -50,7 +50,7 @@ class Destination(Options, frozen=True):
         """Raise UsageError for names that the Hub does not allow."""
         if not is_repo_name(self.repo):
             raise UsageError(
-                f"{self.repo}: REPO is org/name; a branch is given by --revision", options=("--revision",)
+                f"{self.repo}: org/name was expected; pass a branch with --revision", options=("--revision",)
             )
         _check_ref("--revision", "branch", self.revision)
         if self.tag:
@@ -64,7 +64,7 @@ def _check_ref(option: str, kind: str, name: str) -> None:
 
 
 class CardAnswers(Options, frozen=True):
-    """What only the user knows of a card: the licence, the target on the Hub, and a file on the training."""
+    """The user's statements on a card: the licence, the target on the Hub, and a file on the training."""
 
     licence: Annotated[
         str | None,
@@ -104,7 +104,7 @@ class CardAnswers(Options, frozen=True):
 class UploadOptions(Options, frozen=True):
     """Options of `upload`.
 
-    `policy` is a policy or its file. Without `has_engines`, no engine is judged for where none is named.
+    `policy` is a policy or its file. Without `has_engines`, only named engines are judged.
     """
 
     policy: Annotated[
@@ -138,9 +138,9 @@ class UploadOptions(Options, frozen=True):
 
 
 class VerifyOptions(Options, frozen=True):
-    """Options of `verify`: what must be there.
+    """Options of `verify`.
 
-    `policy` is a policy or its file; None: nothing is required but what the options say.
+    `policy` is a policy or its file; None: only the options set requirements.
     """
 
     needs_record: Annotated[

@@ -1,9 +1,10 @@
-"""What `upload` will do, the repository on the Hub as it uses it, and carrying out the plan.
+"""The plan of `upload`, the repository on the Hub, and carrying out the plan.
 
 The files are hashed once. Those bytes are judged, searched for secrets (keys, the token in use, home folders)
 and published, or it is an error: large files are sent first, one commit is made on the plan's head, verified,
-and only then tagged. It is asked for once: where the response is lost, the error says where to look. The
-token is given to the client alone, and no text of a server or an exception is repeated, as it may hold it.
+and only then tagged. The commit is requested once: if the response is lost, the error names the page to
+check. Only the client gets the token. Texts of servers and exceptions are never printed, since they may hold
+it.
 """
 
 import dataclasses
@@ -47,9 +48,9 @@ from eaglectl.text import listed
 from eaglectl.verdicts import FileChange, UploadOutcome
 
 IMAGES = (".png", ".jpg", ".safetensors")
-# rules of validate check paths in the first; the others hold words of a vocabulary
+# not searched for home folders: rules check paths in config.json, and the others hold a vocabulary
 NOT_TEXT = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model")
-# files up to this size are kept in memory once they are hashed; what the Hub keeps outside of LFS is smaller
+# files up to this size stay in memory once they are hashed; files outside of LFS are smaller
 MAX_KEPT = 16 << 20
 BLOCK = 8 << 20
 
@@ -76,9 +77,7 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
         "a pickle": name.endswith(PICKLE_SUFFIXES),
         "code": name.endswith(CODE),
         "a hidden file": name.startswith("."),
-        "no file that a drafter's folder has a use for": not any(
-            fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)
-        ),
+        "not a file of a drafter": not any(fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)),
     }
     return next((reason for reason, is_so in reasons.items() if is_so), "")
 
@@ -100,8 +99,8 @@ def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[
 class FrozenSource(FolderSource, frozen=True, eq=False):
     """A folder with its names and hashed files at one moment, and no others.
 
-    Small files are read from memory, the others from the disk: `check_unchanged`, called after reading, tells
-    whether the hashed files were read.
+    Small files are read from memory, the others from the disk; `check_unchanged`, called after reading,
+    raises an error if these are not the hashed files.
     """
 
     listing: tuple[str, ...] = ()
@@ -155,7 +154,7 @@ def freeze(
     except UnreadableError as error:
         raise RefusedError(str(error), error.topic, error.where, error.options) from None
     folders = [f"{path.name}/" for path in sorted(source.root.iterdir()) if path.is_dir()]
-    left_out |= dict.fromkeys(folders, "a folder; a drafter's files lie beside each other")
+    left_out |= dict.fromkeys(folders, "a folder; a drafter has all files in one folder")
     counter = ByteCounter(on_progress, "hashing", sum(map(source.size, paths)))
     files = tuple(_read_file(source, name, path, counter.add) for name, path in paths.items())
     frozen = FrozenSource(source.root, source.only, listing=names, hashed={file.name: file for file in files})
@@ -165,8 +164,8 @@ def freeze(
 def changed(name: str, how: str = "changed") -> RefusedError:
     """Return the error for a file that changed since the files were hashed."""
     return RefusedError(
-        f"{name} {how} after the files were hashed: what was judged is not what lies there now, and nothing"
-        " was committed. Run the command again when nothing writes to the folder"
+        f"{name} {how} after the files were hashed and judged; nothing was committed. Run the command again"
+        " when no other process writes to the folder"
     )
 
 
@@ -182,9 +181,9 @@ def check_leaks(
     texts = {"the metadata of the weights": metadata_text, "--message": message}
     leaks = {f"{name} holds {kind}" for name, text in texts.items() for kind, _ in scan_text(text, token)}
     if home := first_home(metadata_text.encode("utf-8", "replace")):
-        leaks.add(f"the metadata of the weights names {home}, somebody's home folder")
+        leaks.add(f"the metadata of the weights names {home}, a home folder")
     paths = [key for key, value in metadata.items() if PATH.fullmatch(value)]
-    leaks |= {f"the metadata of the weights says {key}: a path of one machine" for key in paths}
+    leaks |= {f"{key} in the metadata of the weights is a path of one machine" for key in paths}
     for file in files:
         read = partial(published.read, file.name)
         for kind, place in scan_file(file.name, file.size, read, token):
@@ -192,7 +191,7 @@ def check_leaks(
         if file.name in NOT_TEXT or file.name.endswith(IMAGES):
             continue
         if home := first_home(read(0, file.size)):
-            leaks.add(f"{file.name} names {home}, somebody's home folder")
+            leaks.add(f"{file.name} names {home}, a home folder")
     if leaks:
         raise RefusedError(
             f"{listed(sorted(leaks), most=5)}. Remove it and run the command again; revoke any key"
@@ -216,7 +215,7 @@ class RemoteFile(Struct, frozen=True):
             ours = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         if theirs == ours:
             return ""
-        return f"{self.size} bytes, {theirs[:12]}..., are there, and {file.size}, {ours[:12]}..., here"
+        return f"the Hub has {self.size} bytes, {theirs[:12]}..., and {file.size}, {ours[:12]}..., were sent"
 
 
 class RepositoryState(Struct, frozen=True):
@@ -264,7 +263,7 @@ class UploadPlan(Struct, frozen=True):
 
     @property
     def is_needed(self) -> bool:
-        """Whether the repository lacks any of it: a file, or the tag."""
+        """Whether the repository lacks a file or the tag."""
         is_tagged = self.tag is None or (self.state is not None and self.tag in self.state.tags)
         return bool(self.changed) or not is_tagged
 
@@ -285,8 +284,7 @@ def check_plan(plan: UploadPlan) -> None:
     if plan.tag and plan.is_pull and plan.changed:
         raise RefusedError(
             "a pull request is not a release yet, and a tag is never moved: leave --tag out, merge, and"
-            " run the"
-            f" command with --tag {plan.tag} again; or give --direct",
+            f" run the command again with --tag {plan.tag}; or use --direct",
             options=("--tag",),
         )
     changed = {file.name for file in plan.changed}
@@ -294,8 +292,8 @@ def check_plan(plan: UploadPlan) -> None:
     is_kept = plan.state is not None and SIGNATURE in plan.state.files and SIGNATURE not in changed
     if is_kept and changed - ({CARD, RECORD, SUMS} if SIGNATURE not in plan.extra else set()):
         raise RefusedError(
-            f"{plan.repo} has a {SIGNATURE} over the files before, which these would break: sign them with"
-            f" `model_signing sign`, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
+            f"the {SIGNATURE} of {plan.repo} would not match these files: sign them with `model_signing"
+            f" sign`, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
         )
     if plan.tag and plan.state:
         commit = plan.state.tags.get(plan.tag)
@@ -305,13 +303,13 @@ def check_plan(plan: UploadPlan) -> None:
 
 def _moved_tag(repo: str, tag: str, commit: str) -> str:
     return (
-        f"the tag {tag} of {repo} is at commit {commit[:12]} already, and a tag is never moved; give another"
+        f"the tag {tag} of {repo} is at commit {commit[:12]} already, and a tag is never moved; pass another"
         " --tag"
     )
 
 
 Value = TypeVar("Value")
-UNKNOWN = "whether the commit took effect is not known"
+UNKNOWN = "it is unknown whether the commit took effect"
 # the status of a Hub that does not know a request
 NO_CALL = 501
 # seconds before each look for a new repository
@@ -408,7 +406,7 @@ class Remote:
         error after a commit names it.
         """
         check_unchanged()
-        CALLER.remains = f"{plan.repo} may have what was sent; the same command completes it"
+        CALLER.remains = f"{plan.repo} may have received files; run the same command again to complete it"
         if plan.state is None:
             report_step(on_progress, f"making {plan.repo} ({'private' if plan.is_private else 'public'})")
             plan = replace(plan, state=self._create(is_private=plan.is_private))
@@ -458,12 +456,10 @@ class Remote:
                 break
         else:
             raise UnreadableError(
-                f"{self.repo} was asked for and is not there; nothing was committed, run the command again"
+                f"{self.repo} was created and does not appear; nothing was committed, run the command again"
             )
         if is_private and not state.is_private:
-            raise RefusedError(
-                f"{self.repo} was made and is public, against what was asked for; nothing was committed"
-            )
+            raise RefusedError(f"{self.repo} was created as public instead of private; nothing was committed")
         return state
 
     def _send_blobs(self, files: Sequence[UploadFile], *, is_pull: bool) -> list[Any]:
@@ -486,8 +482,8 @@ class Remote:
             operation.path_in_repo for operation in operations if getattr(operation, "_should_ignore", False)
         ]:
             raise RefusedError(
-                f"{self.repo} ignores {listed(ignored)}: a commit would lack what was judged, and"
-                f" nothing was committed. Take those lines out of the repository's .gitignore"
+                f"{self.repo} ignores {listed(ignored)}: a commit would lack these files, and nothing was"
+                f" committed. Remove those lines from the repository's .gitignore"
                 f" ({self.request.page}/tree/{self.revision})"
             )
         return operations
@@ -496,8 +492,8 @@ class Remote:
         head = str(self._read(partial(self.api.model_info, self.repo, revision=self.revision)).sha)
         if head != planned:
             raise RefusedError(
-                f"{self.repo} moved: {self.revision} was at {planned[:12]} when the plan was made and is at"
-                f" {head[:12]} now; nothing was committed. Look at what changed, then run the command again"
+                f"{self.repo} changed: {self.revision} was at {planned[:12]} in the plan and is at"
+                f" {head[:12]} now; nothing was committed. Check the changes, then run the command again"
             )
 
     def _commit(
@@ -519,19 +515,19 @@ class Remote:
             if status in (0, 408) or (status >= 500 and status != NO_CALL):
                 answer = f"answered {status}" if status else f"gave no answer ({error.kind})"
                 raise UnreadableError(
-                    f"the Hub {answer} to the commit, and {UNKNOWN}, look at"
-                    f" {self._commits(is_pull=plan.is_pull)}; run the command again where it is not there"
+                    f"the Hub {answer} to the commit, and {UNKNOWN}; check"
+                    f" {self._commits(is_pull=plan.is_pull)}, and run the command again if it is not there"
                 ) from None
             if status == 412:
                 self._check_head(parent)
             raise self._not_done(error, "make the commit", is_pull=plan.is_pull) from None
         except KeyboardInterrupt:
-            report_step(on_progress, f"interrupted; {UNKNOWN}, look at {self._commits(is_pull=plan.is_pull)}")
+            report_step(on_progress, f"interrupted; {UNKNOWN}: check {self._commits(is_pull=plan.is_pull)}")
             raise
         if commit.oid == parent:
             raise RefusedError(
-                f"{self.repo}: the Hub says that its files are these already, and made no commit; what it"
-                f" listed before differs. Look at {commit.commit_url}, then run the command again"
+                f"{self.repo}: the Hub made no commit because it has these files already, and its list"
+                f" differs. Check {commit.commit_url}, then run the command again"
             )
         return Commit(commit.oid, str(commit.commit_url), commit.pr_revision, commit.pr_url)
 
@@ -585,8 +581,8 @@ class Remote:
         host, status = self.request.host, failure.status
         if status == NO_CALL and is_pull:
             return UsageError(
-                f"{self.repo}: the Hub at {host} has no pull requests ({status}){after}, give --direct for a"
-                " commit on the branch",
+                f"{self.repo}: the Hub at {host} has no pull requests ({status}){after}; pass --direct to"
+                " commit to the branch",
                 options=("--direct",),
             )
         if status == 400 and failure.url.endswith("/api/validate-yaml"):  # before the commit
@@ -600,8 +596,8 @@ class Remote:
             text = str(failed(self.request, failure))
         elif status in (403, 404):
             text = (
-                f"{self.repo}: the token may not write there ({status}); it needs the permission to write,"
-                f" and its account access to {self.repo.split('/')[0]}; {ACCOUNT}"
+                f"{self.repo}: the token may not write there ({status}); the token needs the write"
+                f" permission, and its account needs access to {self.repo.split('/')[0]}; {ACCOUNT}"
             )
         elif status >= 500:
             wait = f"after the {failure.wait:.0f} seconds that it asks for" if failure.wait else "later"
@@ -616,9 +612,9 @@ def _token(repo: str) -> str | None:
         token = get_token()
     except Exception as error:  # of the exchange with a trusted publisher; its text may hold a secret
         raise UnreadableError(
-            f"{repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`,"
-            " or, where HF_OIDC_RESOURCE is set, see that it has this job as a trusted publisher and lets it"
-            " have an id token"
+            f"{repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`;"
+            " if HF_OIDC_RESOURCE is set, check that this job is a trusted publisher there and may request an"
+            " id token"
         ) from None
     check_token(token or "")
     return token

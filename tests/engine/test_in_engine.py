@@ -238,7 +238,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
     ],
     "another target": [
         r"WARNING eaglectl: vLLM 0\.32\.0 runs it differently than it was trained",
-        r"WARNING vLLM 0\.32\.0: the target is 128 wide and this drafter's aux states are 32",
+        r"WARNING vLLM 0\.32\.0: the target has width 128 and this drafter's aux states 32",
         "INFO eaglectl: vLLM 0.32.0 resolved these as trained: ",
     ],
 }

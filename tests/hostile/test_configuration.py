@@ -157,7 +157,7 @@ def test_a_path_with_a_null_byte_is_an_error_in_words(
     monkeypatch.chdir(tmp_path)
     source = drafter_folder(tmp_path / "d")
     for paths in ({"out": "a\0b"}, {"out": "out", "target": "a\0b"}):
-        with pytest.raises(UsageError, match="is no path"):
+        with pytest.raises(UsageError, match="is not a path"):
             convert(source, **paths)
     (tmp_path / "eaglectl.toml").write_text('[defaults]\ntarget = "a/\\u0000b"\n')
     for words in (("inspect", source), ("calibrate", source, "-o", "out")):

@@ -52,7 +52,7 @@ def test_the_clients_own_cache_names_a_repository(tmp_path: Path, monkeypatch: p
         assert FolderSource(path).label == "AngelSlim/Qwen3-4B_eagle3"
     assert asks(folder) == []
     text = " ".join(note.text for note in eaglectl.inspect(str(folder)).drafter.notes)
-    assert "name and config alone vouch for the weights" in text
+    assert "only its name and config identify the weights" in text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ def target_of(source: Path) -> str:
 
 def test_a_target_of_the_same_download_is_not_taken(download: Path) -> None:
     assert target_of(download / "drafter") == ""
-    assert "came with it" in call("convert", download / "drafter", "--dry-run").err
+    assert (
+        "part of the checkpoint or of its download" in call("convert", download / "drafter", "--dry-run").err
+    )
     shutil.rmtree(download / ".cache")  # two folders of the user's own
     assert "evil" in target_of(download / "drafter")
 
@@ -132,7 +134,7 @@ def test_a_policy_in_the_folder_of_the_target_is_not_taken(
     words = ["o/n", "--dry-run"] if command == "upload" else []
     for text in (".", "config.json", "../target"):
         done = call(command, folder, *words, "--target", text)
-        assert done.code == 1 and "eaglectl.toml is not read" in done.err, text
+        assert done.code == 1 and "eaglectl.toml: it is part of" in done.err, text
 
 
 # what names a file to write, or a policy itself
@@ -184,7 +186,7 @@ def test_a_default_in_a_folder_that_an_option_names_is_not_taken(
     for folder, text in ((given, "."), (given / "below", "..")):
         monkeypatch.chdir(folder)
         done = call(command, OPEN, *more, option, text)
-        assert "eaglectl.toml is not read" in done.err and "1, 2, 3" not in done.out, done.err
+        assert "eaglectl.toml: it is part of" in done.err and "1, 2, 3" not in done.out, done.err
 
 
 @pytest.mark.parametrize("option", ["--prompts", "--token-counts"])
@@ -202,7 +204,7 @@ def test_a_default_beside_an_input_file_is_not_taken_unless_one_works_there(
         assert "eaglectl.toml" not in done.err and "1, 2, 3" not in done.out
     # the folder that one works in is one's own, whatever else lies there
     monkeypatch.chdir(texts)
-    assert "eaglectl.toml gives --aux-layers 1,2,3" in call("-v", "inspect", OPEN, option, file).err
+    assert "defaults from eaglectl.toml: --aux-layers 1,2,3" in call("-v", "inspect", OPEN, option, file).err
 
 
 @pytest.mark.parametrize("mark", ["checkpoint", "download", "snapshot", "in a checkpoint"])
@@ -220,7 +222,7 @@ def test_nor_is_one_beside_an_input_file_of_a_checkpoint_or_a_download(
     (texts / "eaglectl.toml").write_text(DEFAULTS)
     monkeypatch.chdir(texts)
     done = call("inspect", OPEN, "--prompts", "prompts.jsonl")
-    assert "eaglectl.toml is not read" in done.err and "1, 2, 3" not in done.out
+    assert "eaglectl.toml: it is part of" in done.err and "1, 2, 3" not in done.out
 
 
 def test_a_home_folder_with_the_clients_cache_is_no_download(

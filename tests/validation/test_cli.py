@@ -168,7 +168,7 @@ def test_wrong_options_end_alike_whatever_the_sources(
     ("given", "says"),
     [
         ("--source-semantics foo=bar", "--source-semantics foo=bar is not known"),
-        ("--aux-layers 2,4", "so 3 ascending layers are needed"),
+        ("--aux-layers 2,4", "3 ascending layers were expected"),
     ],
 )
 def test_an_answer_that_is_none_is_a_wrong_call(given: str, says: str, good: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_drafter_that_an_engine_judged_by_default_does_not_run_fails() -> None
     assert call("validate", *FOR_SGLANG, "--engine", "sglang").code == 0
     target, drafter = FOR_SGLANG[1:]
     message = refusal(1, "upload", drafter, "a/b", "--target", target, "--dry-run", "--offline", "--quiet")
-    assert "EGL1036" in message and "--engine names the engines that it is for" in message
+    assert "EGL1036" in message and "pass --engine with those that will serve it" in message
 
 
 def test_the_releases_say_which_were_judged_why_and_how_to_leave_one_out(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ NO_EMBEDDING = {"embed_tokens.weight": None}
 UNCOUNTED = {TOP: [2, 3, 4, 5], "eagle_config": ABSENT, "num_aux_hidden_states": ABSENT}
 OUTPUTS = {**FLAGS, TOP: [1, 3, 4], "eagle_config": ABSENT}
 BOUNDARIES = {"answers": Answers(aux_convention="boundary")}
-RECIPES = "which 3 NVIDIA ModelOpt trained on without saying so is not known"
+RECIPES = "it is unknown which 3 NVIDIA ModelOpt trained on"
 READ_AS = "(boundaries [2, 4, 5]), and vLLM reads boundaries [1, 3, 4] there"
 TENSORRT = {"engines": ["tensorrt-llm"]}
 

@@ -62,9 +62,9 @@ NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4"}
 DEPTH, DEPTHS = {"target_layer_count": 12}, {"target_layer_count": 8, "num_target_layers": 12}
 
 BAD = (
-    aim("a wider target", "EGL701", WIDER, "the target is 32 wide"),
-    aim("a width unstated", "EGL701", WIDER, "wide and this drafter's aux states are 16", config=NO_WIDTH),
-    aim("a width that divides fc", "EGL701", FOURTH, "the target is 12 wide and this", config=NO_WIDTH),
+    aim("a wider target", "EGL701", WIDER, "the target has width 32"),
+    aim("a width unstated", "EGL701", WIDER, "and this drafter's aux states 16", config=NO_WIDTH),
+    aim("a width that divides fc", "EGL701", FOURTH, "the target has width 12 and this", config=NO_WIDTH),
     aim("a width of four", "EGL114", FOURTH, "its width is 12", config={**NO_WIDTH, **FOUR_IDS}),
     aim("a full vocabulary that it has not", "EGL702", SMALLER, "the target has 60 tokens", **FULL),
     aim("another tokenizer", "EGL703", TARGET, "2 tokens have other ids", also=REORDERED),
@@ -77,7 +77,7 @@ BAD = (
     aim("a larger target vocabulary", "EGL708", {**TARGET, "vocab_size": 80}, "the target has 80 tokens"),
     aim("draft's vocab", "EGL302 EGL708", TARGET, config={"vocab_size": DRAFT}, tensors=NO_EMBEDDING),
     aim("another depth", "EGL709", TARGET, "(target_layer_count), and the target has 8", config=DEPTH),
-    Patch("two depths", "EGL709", DEPTHS, "num_target_layers: 12; none is believed", given=FAMILY),
+    Patch("two depths", "EGL709", DEPTHS, "num_target_layers: 12; none is used", given=FAMILY),
     aim("a quantised target", "EGL712", quantised(NVFP4), "(compressed-tensors nvfp4)", given=FAMILY),
     aim("a part", "EGL712", {"text_config": quantised({"quant_method": "fp8"})}, "(fp8)", given=FAMILY),
     aim("a target with a LoRA adapter", "EGL712", TARGET, "sglang 34337", also=with_adapter, given=FAMILY),
@@ -98,4 +98,4 @@ test_a_target_gives_exactly_its_findings = exact(BAD + GOOD)
 def test_a_target_of_another_width_is_one_finding_and_no_crash() -> None:
     done = call("validate", FIXTURES / "producers/vllm/native", "--target", FIXTURES / "tiny/target")
     assert done.code == 1
-    assert "EGL701 target-mismatch" in done.out and "the target is 128 wide" in done.out
+    assert "EGL701 target-mismatch" in done.out and "the target has width 128" in done.out

@@ -34,7 +34,7 @@ BAD = (
     store("no final norm", "EGL201", {"norm.weight": None}, "norm.weight is missing; engines"),
     store("no fc", "EGL201", {"fc.weight": None}, "fc.weight is missing"),
     store("no head", "EGL201", {"lm_head.weight": None}, "the draft vocabulary has 24 of 64"),
-    Patch("no embedding of another width", "EGL201", WIDER, "must bring its own embed_tokens", NO_EMBEDDING),
+    Patch("no embedding of another width", "EGL201", WIDER, "needs its own embed_tokens", NO_EMBEDDING),
     Patch("a layer too few", "EGL201 EGL209", TWO_LAYERS, "has layers [0, 2]", THIRD),
     Patch("a second layer without its norm", "EGL201 EGL209", TWO_LAYERS, tensors=WITHOUT_NORM),
     store("an unknown tensor", "EGL202", {"adapter.weight": floats("a", 4)}, "adapter.weight"),

@@ -49,9 +49,7 @@ def convert_command(
             _check_run(options, upgrading)
             conversion = convert(source, out, options, on_progress=bar)
     if conversion.pickles and not (settings.quiet or json_):
-        settings.warn(
-            f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
-        )
+        settings.warn(f"read from pickles ({listed(conversion.pickles, most=3)}) without running code")
     print_result(
         settings,
         conversion,
@@ -79,13 +77,13 @@ def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
     )
     if upgrading != of_upgrade:
         raise UsageError(
-            "--calibration, --fc-norm, --norm-output, --tolerance, --gate, --top-up and --init-only belong to"
+            "--calibration, --fc-norm, --norm-output, --tolerance, --gate, --top-up and --init-only need"
             " --to 3.1",
             options=("--calibration",),
         )
     if options.measure is None and upgrading != UpgradeOptions():
         raise UsageError(
-            "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are of runs of the"
-            " target: of measuring, which --no-measure switches off, and of --to 3.1",
+            "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are for runs of the"
+            " target: for measuring, which --no-measure switches off, and for --to 3.1",
             options=("--prompts",),
         )

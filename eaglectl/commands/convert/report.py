@@ -48,10 +48,10 @@ FEW_PROMPTS = 30
 # what to do where nothing was written
 ADVICE = {
     GateEnding.LOST: (
-        "prompts like those in production calibrate better; --tolerance lowers the bar,"
+        "calibrate with prompts like those in production; --tolerance lowers the limit,"
         " --no-gate skips the gate"
     ),
-    GateEnding.TOO_FEW_PROMPTS: "hundreds of --prompts like those that are served tell more than these",
+    GateEnding.TOO_FEW_PROMPTS: "pass hundreds of --prompts like those in production for a clear result",
 }
 # the most warnings that are shown without -v
 MOST_WARNINGS = 2
@@ -109,9 +109,9 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
-    measured = f"what was measured is kept in {conversion.kept}"
+    measured = f"the measurements are in {conversion.kept}"
     measured += (
-        ", and the next command goes on from it" if conversion.resume else "; no built-in prompts are left"
+        ", and the next command continues them" if conversion.resume else "; no built-in prompts are left"
     )
     lines: list[Line] = [
         *([measured] if conversion.kept else []),
@@ -159,7 +159,7 @@ def _gate(gate: "Gate") -> Section:
     from eaglectl.report.acceptance import estimate
 
     about = (
-        f"acceptance length on {gate.prompts} prompts that were not calibrated on; 95 % over paired prompts"
+        f"acceptance length on {gate.prompts} prompts outside of calibration; 95 % over paired prompts"
         f"{_looks(gate)}; {gate.device}, {gate.dtype}"
     )
     rows = [
@@ -169,7 +169,7 @@ def _gate(gate: "Gate") -> Section:
     # why nothing was written is the first line of the screen
     lines = [_ending(gate) if gate.ending == GateEnding.KEPT else Words(ADVICE[gate.ending], "quiet")]
     if gate.prompts < FEW_PROMPTS and gate.ending != GateEnding.TOO_FEW_PROMPTS:
-        few = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
+        few = f"{gate.prompts} prompts are few: pass a hundred or more --prompts"
         lines.insert(0, Words(few, "doubt"))
     return Section(
         "Gate",
@@ -194,8 +194,8 @@ def _ending(gate: "Gate") -> Words:
         case GateEnding.TOO_FEW_PROMPTS:
             needed = f"about {gate.prompts_needed}" if gate.prompts_needed else "more"
             text = (
-                f"too few prompts: an interval holds {gate.tolerance:g}; {needed} prompts would tell, and"
-                f" {gate.prompts} that were not calibrated on were measured"
+                f"too few prompts: an interval contains {gate.tolerance:g}; {needed} prompts would decide,"
+                f" and {gate.prompts} outside of calibration were measured"
             )
             return Words(text, "doubt")
 
@@ -209,8 +209,8 @@ def _trainers(plan: ConversionPlan) -> Section:
         if format.layout and format.layout.training
     ]
     control = (
-        f"control: {plan.source} itself, trained on as EAGLE-3 for as many steps; the difference is what"
-        " EAGLE-3.1 gains"
+        f"control: train {plan.source} further as EAGLE-3 for as many steps; the difference is the gain of"
+        " EAGLE-3.1"
     )
     return Section("Train it with", [Table(("trainer", "settings"), rows), Lines([control])])
 
@@ -244,7 +244,7 @@ def _changes(plan: ConversionPlan) -> Iterator[Section]:
                 [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved],
             )
         ],
-        f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} kept as they are",
+        f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} unchanged",
     )
     keys = [(change.key, _value(change.before), _value(change.after)) for change in plan.changes]
     yield Section("config.json", [Table(("key", "before", "after"), keys)], f"{len(keys)} keys change")

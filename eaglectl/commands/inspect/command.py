@@ -75,10 +75,10 @@ def _list_checkpoints(folder: Path) -> None:
             written = time.localtime(Path(path).stat().st_mtime)
             say(f"{path}  written {time.strftime('%Y-%m-%d %H:%M', written)}")
     if others:
-        say(f"no drafters: {listed(others)}")
+        say(f"not drafters: {listed(others)}")
     if drafters:
         newest = join(["eaglectl", "inspect", as_path(drafters[0])])
-        raise UnreadableError(f"{folder} is no checkpoint itself; the newest in it: `{newest}`")
+        raise UnreadableError(f"{folder} is not a checkpoint; the newest in it: `{newest}`")
 
 
 def _inspect_several(

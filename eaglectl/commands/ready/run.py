@@ -74,24 +74,24 @@ from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 REFERENCE = "reference"
-# the options of the call that measure alike
+# the options of the call that a later command needs to measure the same
 GIVEN_AGAIN = ("prompts", "sample", "max_tokens", "seed")
-# share of the tokens that others' drafters add to a round, below which something is wrong
+# the share of the draft tokens per round of published drafters below which something is wrong
 FAR_BELOW = 0.5
-# trained drafters keep 0.9 or more of the first token's rate at the second, which the fed-back state makes
+# trained drafters keep 0.9 or more of the first token's rate at the second, which uses the fed-back state
 FALLING = 0.5
-# what the run of a server's own drafter says of it
+# the outcome of a server's own drafter by the verdict of its run
 OUTCOMES = {
     CheckVerdict.PASS: ServedAs.AS_TRAINED,
     CheckVerdict.FAIL: ServedAs.DIFFERS,
     CheckVerdict.COULD_NOT_LOOK: ServedAs.UNKNOWN,
 }
-# why the reference runs no files for an engine that is not installed here, by what that does with them
+# why the reference does not stand for an engine that is not installed, by the engine's outcome
 NOT_RUN = {
     ServedAs.FAILS: "fails with it",
-    ServedAs.DIFFERS: "is not installed here, and the reference cannot run what it makes of the files",
+    ServedAs.DIFFERS: "is not installed here, and the reference cannot run the network that it builds",
 }
-# a run, or why there is none
+# a run, or the reason if there is none
 Attempt = tuple[SmokeReport | None, str, bool]
 
 
@@ -149,7 +149,7 @@ def _needs_conversion(result: Readiness) -> bool:
 
 
 def _judged(inspection: Inspection, options: ReadyOptions) -> Sequence[Verdict]:
-    """Return every requested release; of engines that nobody named the installed one, else the newest."""
+    """Return every requested release; for default engines the installed one, otherwise the newest."""
     if options.is_named:
         return inspection.requested
     engines = grouped((verdict.engine, verdict) for verdict in inspection.requested)
@@ -162,7 +162,7 @@ def _judged(inspection: Inspection, options: ReadyOptions) -> Sequence[Verdict]:
 def _reference_runs(judged: Sequence[Verdict], options: ReadyOptions) -> int:
     """Count the coming runs of the reference: one for each reading of the stored files, and the output's.
 
-    Installed engines run by themselves, and report how long they take.
+    Installed engines run the files themselves, and report their own progress.
     """
     others = [verdict for verdict in judged if _installed(verdict.engine, options) != verdict.release]
     differing = [verdict for verdict in others if verdict.outcome == ServedAs.DIFFERS]
@@ -180,13 +180,14 @@ def _installed(engine: str, options: ReadyOptions) -> str | None:
 
 
 def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
-    """Return the engines to judge for: those of --engine, else the default ones; none for a server alone.
+    """Return the engines to judge for: those of --engine, else the default ones; none for only a server.
 
-    Raises UnreadableError for an engine that only captured layers are known of, and for one that shall run
-    and is not here; UsageError for arguments of an engine that is not named, or that change what is measured.
+    Raises UnreadableError for an engine of which only the captured layers are known, and for a requested
+    runner that is not installed; UsageError for arguments without a named engine, or that change the
+    measurement.
     """
     requests = options.engines
-    advice = f"engines are {', '.join(ENGINES)}; of others {SETTLED_BY_A_RUN}"
+    advice = f"engines are {', '.join(ENGINES)}; for others {SETTLED_BY_A_RUN}"
     for request in requests:
         if request.engine not in ENGINES:
             raise UnreadableError(
@@ -202,12 +203,12 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     check(
         (
             options.engine_arguments and not (len(installed) == 1 and options.engines),
-            "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang",
+            "--engine-arg is for one installed engine: pass --engine vllm or --engine sglang",
             ("--engine-arg",),
         ),
         (
             options.tensor_parallel_size > 1 and not installed,
-            "--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here",
+            "--tensor-parallel-size needs vLLM or SGLang, and neither is installed",
             ("--tensor-parallel-size",),
         ),
     )
@@ -225,7 +226,7 @@ def _check_runner(name: str, requests: Sequence[EngineRequest]) -> None:
         raise UnreadableError(
             f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
             f" {listed(request.text or listed(request.labels) for request in requests) or 'another'};"
-            " --run-in reference runs what the file means",
+            " pass --run-in reference to run the drafter as trained",
             options=("--run-in",),
         )
 
@@ -301,7 +302,7 @@ class _Work(Struct, frozen=True):
                 with self.questions.explaining():
                     return convert(self.source, place, self._conversion, on_progress=self.on_progress)
             except UsageError:
-                if not os.path.lexists(place):  # else it came meanwhile, and is looked at
+                if not os.path.lexists(place):  # otherwise it appeared meanwhile, and is compared below
                     raise
         comparing = DiffOptions(target=self.target, answers=self.options.answers)
         with suppress(EaglectlError):
@@ -309,7 +310,7 @@ class _Work(Struct, frozen=True):
             if is_ours and diff(self.source, str(place), comparing).meaning == DiffVerdict.EQUAL:
                 return None
         raise UsageError(
-            f"{place} is there already, and is no conversion of {self.source}; give another -o",
+            f"{place} exists already and is not a conversion of {self.source}; pass another -o",
             options=("-o",),
         )
 
@@ -477,8 +478,8 @@ class _Work(Struct, frozen=True):
     def _measured(self, place: str, verdict: Verdict) -> ServedFiles:
         """Run the files at `place`, in the engine if it is installed, else in the reference.
 
-        The reference runs what files mean, and so stands for an engine that runs them as trained; of one that
-        does not, it runs the network that the engine makes of them, where that is known.
+        The reference runs the network as trained, and stands for engines that do so. For another engine it
+        runs the network as that engine builds it, if that is known.
         """
         files, engine, reading = _served(verdict), REFERENCE, None
         if _installed(verdict.engine, self.options) == verdict.release:
@@ -497,7 +498,7 @@ class _Work(Struct, frozen=True):
         if self.target.weights is None:
             return None, "the target's weights are not here", False
         if engine == REFERENCE and not has_torch():
-            return None, "no torch", False
+            return None, "torch is not installed", False
         key = place, engine, reading and reading.key
         if key not in self.runs:
             answers = self.options.answers if place == self.source else Answers()
@@ -548,7 +549,7 @@ def _regression(state: EngineReadiness) -> str:
 
 
 HEAD = ("engine", "as stored", "acceptance", "converted", "acceptance")
-OWN_DRAFTER = "a server has loaded its own drafter: start it with the output, and run smoke against it"
+OWN_DRAFTER = "the server has its own drafter loaded: start it with the output, and run smoke against it"
 WORDS = {
     CheckVerdict.PASS: "ready",
     CheckVerdict.FAIL: "not ready",

@@ -1,4 +1,4 @@
-"""The rules of `validate` as sections: the list of them, and one with why it is and what to do."""
+"""The rules of `validate` as sections: the list, and a page on one rule with its reason and its fix."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -29,7 +29,7 @@ def rules_outline(rules: Sequence[Rule]) -> Outline:
         Words(counted, "plain"),
         "",
         "",
-        first_line("", f"{counted}; `eaglectl rules {rules[0].id}` says why and what to do about one"),
+        first_line("", f"{counted}; `eaglectl rules {rules[0].id}` explains one and its fix"),
         sections,
     )
 

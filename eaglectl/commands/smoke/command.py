@@ -62,23 +62,23 @@ def _load_only(
     check(
         (
             page is not None,
-            "--load-only measures nothing that a page could show; leave --page out",
+            "--load-only measures nothing to show on a page; leave --page out",
             ("--load-only",),
         ),
         (
             options.speed,
-            "--load-only runs nothing that could be timed; leave --speed out",
+            "--load-only generates nothing to time; leave --speed out",
             ("--load-only",),
         ),
         (
             options.run_in not in ("auto", "vllm"),
-            f"--load-only is vLLM's, and --run-in is {options.run_in}; smoke --run-in sglang without it lists"
-            " what nothing fills too",
+            f"--load-only is for vLLM, and --run-in is {options.run_in}; smoke --run-in sglang also lists the"
+            " parameters that the file does not fill, without --load-only",
             ("--load-only",),
         ),
         (
             options.engine_arguments or options.tensor_parallel_size != 1,
-            "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out",
+            "--load-only loads only the drafter; leave --tensor-parallel-size and --engine-arg out",
             ("--load-only",),
         ),
     )

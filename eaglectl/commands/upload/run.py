@@ -1,6 +1,6 @@
-"""`upload`: publish a drafter: its target, what must not be released, card, record, plan and what changes.
+"""`upload`: publish a drafter: its target, forbidden content, card, record, plan and changes.
 
-And the plan, the card and what came of it as sections and as a JSON document.
+Also the plan, the card and the result as sections and as a JSON document.
 """
 
 import hashlib
@@ -77,15 +77,15 @@ from eaglectl.verdicts import CheckVerdict, FileChange, FirstWord, UploadOutcome
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
-# rules on what eaglectl writes into the folder, but for the digests, which it has just computed
+# rules on the files that eaglectl writes, except for the digests, which it has just computed
 OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL908", "EGL909")
 
-# rules on width, tokens, and a target that is none
+# rules on width, tokens, and a model that cannot be the target
 RULES = ("EGL701", "EGL702", "EGL706", "EGL708")
 # what was not compared, for the card
 NOT_COMPARED = (
-    "The config of a target could not be looked up when this was published: width and vocabulary were not"
-    " compared with it."
+    "The target's config was not available when this was published: width and vocabulary were not compared"
+    " with it."
 )
 
 
@@ -126,7 +126,7 @@ def _upload(
     smoke = None if options.smoke is None else read_smoke(options.smoke)
     if is_offline() and not options.dry_run:
         raise UnreadableError(
-            f"{to.repo}: nothing can be published offline; --dry-run shows what would be",
+            f"{to.repo}: nothing can be published offline; pass --dry-run to see the plan",
             options=("--dry-run",),
         )
     rules = _rules(options)
@@ -139,7 +139,7 @@ def _upload(
         report_step(on_progress, f"warning: {note.text}")
     checkpoint = read_checkpoint(frozen)
     if checkpoint.claim:
-        report_step(on_progress, f"{RECORD} {checkpoint.claim}: it is written anew, without what it states")
+        report_step(on_progress, f"{RECORD} {checkpoint.claim}: it is replaced, and its entries are dropped")
     measured = _measured(checkpoint.sidecars.get(RECORD, {}), smoke, files, on_progress)
     facts = _card_facts(to.repo, frozen, checkpoint, target, options)
     facts = replace(facts, smoke=measured, target_gap=gap)
@@ -170,7 +170,7 @@ def _rules(options: UploadOptions) -> ValidateOptions:
         has_engines=options.has_engines,
     )
     policy = rules.read_policy()
-    # a policy decides itself on the rules that it names
+    # a policy overrides the rules that it names
     severities: dict[str, Severity | Literal["off"]] = dict.fromkeys(FORBIDDEN, "error")
     return replace(rules, policy=replace(policy, severities={**severities, **policy.severities}))
 
@@ -191,7 +191,7 @@ def release_target(
     for choice in named_choices(source, may_fetch=True, others=others):
         if choice.place is None:
             how.append(choice.missing)
-            # others are names that mean nothing to a reader
+            # other names mean nothing to a reader
             gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
             continue
         given_target = as_target(choice.place)
@@ -199,8 +199,8 @@ def release_target(
             judge_source(source, folder, replace(_narrow(options, RULES), target=given_target))
         ):
             raise RefusedError(
-                f"{folder} must not be published: {_error_text(errors)}. The target is {choice.named}: name"
-                " the one that it was trained on there, or give it by --target",
+                f"{folder} must not be published: {_error_text(errors)}. The target is {choice.named}; state"
+                " the target of the training there, or pass it with --target",
                 where=errors[0].match.where,
                 options=("--target",),
             )
@@ -221,7 +221,7 @@ def _errors(report: Report) -> list[Finding]:
 
 
 def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: ValidateOptions) -> Report:
-    """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
+    """Raise RefusedError if validation fails, UnreadableError if it could not judge the folder."""
     report = judge_source(source, folder, rules)
     frozen.check_unchanged()
     if report.verdict == CheckVerdict.PASS:
@@ -234,16 +234,16 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     reason = _error_text(errors[:3]) or "; ".join(report.unreported)
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     if report.default_engines and any(error.match.engines for error in errors):
-        more += "; --engine names the engines that it is for, where these were judged by default"
+        more += "; these engines were judged by default: pass --engine with those that will serve it"
     raise RefusedError(
         f"{folder} must not be published: {reason}{more}; `{command('validate', SOURCE, *engines)}`"
-        " says how to mend it",
+        " shows how to repair it",
         where=errors[0].match.where if errors else "",
     )
 
 
 def _check_doubts(report: Report, folder: str, look: str) -> None:
-    """Raise UnreadableError, unless all that is open was assumed on request: the plan and the card say so."""
+    """Raise UnreadableError, unless every open question was assumed on request (stated in plan and card)."""
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
     reasons += [*report.questions, *filter(None, (report.problem,))]
     for verdict in report.releases:
@@ -253,7 +253,7 @@ def _check_doubts(report: Report, folder: str, look: str) -> None:
     if reasons or not report.doubts:
         reason = next(iter(reasons), "an engine's release could not be judged")
         raise UnreadableError(
-            f"{folder} could not be judged, and nothing was sent: {reason}; `{look}` says more"
+            f"{folder} could not be judged, and nothing was sent: {reason}; `{look}` shows more"
         )
 
 
@@ -276,7 +276,7 @@ def _measured(
     measured = smoke or kept_smoke(record, files)
     match record:
         case {"published": {"smoke": _}} if measured is None:
-            report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
+            report_step(on_progress, f"the measurement in {RECORD} is of other weights, and left out")
     return measured
 
 
@@ -383,7 +383,7 @@ def _with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> Uploa
         is_seen = remote.token is not None
         if is_seen and to.revision != "main":
             raise UnreadableError(
-                f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make"
+                f"{to.repo} does not exist and has no revision {to.revision}; leave --revision out to create"
                 " it",
                 options=("--revision",),
             )
@@ -457,7 +457,7 @@ def upload_outline(done: Upload, plans: Sequence[UploadPlan] = ()) -> Outline:
         UploadOutcome.PUBLISHED: ("good", Words((sent.pull_url or sent.url) if sent else "", "strong")),
         UploadOutcome.MISMATCH: (
             "bad",
-            "the commit does not hold what was sent; do not merge or serve it",
+            "the commit differs from what was sent; do not merge or serve it",
         ),
     }
     lines: list[Line] = [f"{name}: {how}" for name, how in done.mismatches.items()]
@@ -495,15 +495,14 @@ def _remarks_on_files(plan: UploadPlan) -> Iterator[Remark]:
     for text in first_lines([f"{name}: {why}" for name, why in plan.left_out.items()]):
         yield Remark(Words("not sent", "doubt"), plain(text))
     if plan.extra:
-        text = f"there and not here, and weights among them may be loaded: {listed(plan.extra)}"
+        text = f"only in the repository, and weights among them may be loaded: {listed(plan.extra)}"
         yield Remark(Words("stays", "doubt"), text)
 
 
 def _destination_text(plan: UploadPlan) -> str:
     if plan.state is None and not plan.is_seen:
         return (
-            "was not looked at: it is not there, or it is private and there is no token, or this call is"
-            " offline"
+            "was not read: it does not exist, or it is private and there is no token, or this call is offline"
         )
     where = f"a pull request to {plan.revision}" if plan.is_pull else f"a commit on {plan.revision}"
     kind = "private" if plan.is_private else "public"
@@ -549,7 +548,7 @@ PARTS: Parts = {
         "only_there=plan.extra",
         "bytes=plan.nbytes",
         "commit=sent",
-        # of the first version of this document; no answer is recovered, nor are pull requests searched
+        # keys of the first version of this document, with constant values
         ("proposed", lambda _: None),
         ("is_recovered", lambda _: False),
         "tag",

@@ -51,9 +51,9 @@ Lists = dict[str, Mapping[str, StatedFile]]
 
 
 class Verification(Result, frozen=True):
-    """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
+    """Every file that is listed or exists; `others` are internal files of git and the Hub's client.
 
-    `has_signature`: there is a model.sig, which is not looked into.
+    `has_signature`: there is a model.sig, which is not checked.
     """
 
     folder: str
@@ -67,7 +67,7 @@ class Verification(Result, frozen=True):
 
     @property
     def verdict(self) -> VerifyVerdict:
-        """Whether all is as published; COULD_NOT_LOOK: nothing differs, and not all could be compared."""
+        """The verdict; COULD_NOT_LOOK: nothing differs, and some files could not be compared."""
         states = {file.judgement for file in self.files}
         if states - {FileState.SAME, FileState.NOT_LOOKED}:
             return VerifyVerdict.DIFFERS
@@ -82,12 +82,12 @@ def verify_files(
     against: HubSource | None = None,
     on_progress: OnProgress | None = None,
 ) -> Verification:
-    """Hash every file that is listed, and compare; what no list names is a difference.
+    """Hash every listed file and compare it; an unlisted file is a difference.
 
-    Files in LFS of a repository are not downloaded: the Hub lists their SHA-256. `needs_record`: the record
-    must be there and list the files; `against`: a repository whose listing they must be as. Raises
-    UnreadableError where no list is there or required, or a list or file cannot be read, and for a file that
-    is not as the Hub lists it.
+    Files in LFS of a repository are not downloaded: the Hub lists their SHA-256. `needs_record`: a record
+    with a list is required; `against`: a repository whose listing must match. Raises UnreadableError if there
+    is no list and none is required, if a list or file cannot be read, and for a download that differs from
+    the Hub's list.
     """
     if isinstance(source, HubSource):
         source = replace_fields(source, sizes={**source.sizes, **source.below})
@@ -97,8 +97,8 @@ def verify_files(
     lists = _read_lists(source, faults, against)
     if not lists and not needs_record:
         advice = (
-            f" `{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
-            " compares it with what the Hub lists."
+            f" Pass --against with its repository on the Hub (org/name@revision) to"
+            f" `{command('verify', shown)}`, which then compares it with the Hub's list."
         )
         raise UnreadableError(
             f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
@@ -106,7 +106,7 @@ def verify_files(
         )
     checked = list(_check_files(source, faults, lists, on_progress))
     if needs_record and RECORD not in lists:
-        how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+        how = "is required, and is missing or lists no files; download it again from the publisher"
         others_checked = (
             file for file in checked if file.name != RECORD or file.judgement == FileState.UNLISTED
         )
@@ -118,7 +118,7 @@ def verify_files(
 def _check_files(
     source: FolderSource | HubSource, faults: Mapping[str, str], lists: Lists, on_progress: OnProgress | None
 ) -> Iterator[CheckedFile]:
-    """Compare each file that is listed or there; `faults` says of each that is there why it is no file."""
+    """Compare each file that is listed or exists; `faults` has "" for regular files, otherwise the fault."""
     listed_names = dict.fromkeys(chain(*lists.values()))
     total = sum(source.size(name) for name in listed_names if faults.get(name) == "")
     hashed_names = {name for entries in lists.values() for name, file in entries.items() if file.sha256}
@@ -135,7 +135,7 @@ def _walk(root: Path) -> dict[str, str]:
 
     def refuse(error: OSError) -> None:
         where = error.filename or root
-        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+        raise UnreadableError(f"{where}: {error.strerror}; its files cannot be compared") from None
 
     faults: dict[str, str] = {}
     paths = (Path(parent, name) for parent, *parts in os.walk(root, onerror=refuse) for name in chain(*parts))
@@ -145,7 +145,7 @@ def _walk(root: Path) -> dict[str, str]:
         if path.is_symlink() and not is_of_cache:
             faults[name] = "is a symbolic link; a published drafter has none"
         elif not path.is_dir():
-            faults[name] = "" if path.is_file() else "is a pipe, a socket or a device, and no file"
+            faults[name] = "" if path.is_file() else "is a pipe, a socket or a device, not a file"
     return faults
 
 
@@ -169,18 +169,18 @@ def _read_lists(
 def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
     digests_of, broken = read_sums(data.decode("utf-8", "replace"))
     if broken or not digests_of:
-        where = f"line {broken[0]} is no digest and name" if broken else "it is empty"
-        raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
+        where = f"line {broken[0]} is not a digest and a name" if broken else "it is empty"
+        raise UnreadableError(f"{SUMS} cannot be used: {where}; download it again")
     return {name: StatedFile(sha256=" ".join(values)) for name, values in digests_of.items()}
 
 
 def _check_file(
     name: str, fault: str | None, lists: Lists, compare: Callable[[str, str, StatedFile], CheckedFile]
 ) -> Iterator[CheckedFile]:
-    """Compare a file with each list; `fault` says why it is no file, None where nothing is there."""
+    """Compare a file with each list; `fault` is the reason if it is not regular, None if it is missing."""
     listed_as = {list_name: entries[name] for list_name, entries in lists.items() if name in entries}
     if fault is None:
-        yield CheckedFile(name, FileState.MISSING, tuple(listed_as), "is listed and is not there")
+        yield CheckedFile(name, FileState.MISSING, tuple(listed_as), "is listed and missing")
     elif fault:
         state = FileState.DIFFERS if listed_as else FileState.UNLISTED
         yield CheckedFile(name, state, tuple(listed_as), fault)
@@ -219,7 +219,7 @@ def verify(
     is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
         raise UsageError(
-            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out",
+            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave --against out",
             options=("--against",),
         )
     return verify_files(
@@ -243,7 +243,7 @@ def _listing(text: str) -> HubSource:
     return source
 
 
-# what files were compared by
+# the digests of a comparison, in words
 BY = {
     "sha256": "SHA-256",
     "lfs-sha256": "the SHA-256 that the Hub lists",
@@ -256,7 +256,7 @@ def _evidence(verification: Verification) -> list[dict[str, str]]:
     evidence = {
         "name": " and ".join(verification.lists),
         "proves": "no file was lost, added or damaged since the lists were written",
-        "leaves_open": "who wrote the lists: whoever can change the files can change them too",
+        "leaves_open": "who wrote the lists: anyone who can change the files can change the lists",
     }
     return [evidence] if verification.lists and verification.verdict == VerifyVerdict.EQUAL else []
 
@@ -286,9 +286,7 @@ def verification_outline(verification: Verification) -> Outline:
     others = [file for file in verification.files if file.judgement != FileState.SAME]
     lines += first_lines([(toned(file.judgement), f"  {file.name} {file.how}") for file in others])
     if verification.has_signature:
-        lines.append(
-            Words(f"{SIGNATURE} was not looked into: `model_signing verify` shows who signed", "doubt")
-        )
+        lines.append(Words(f"{SIGNATURE} was not checked: `model_signing verify` shows who signed", "doubt"))
     evidence = [
         f"by {part['name']} proved: {part['proves']}; not: {part['leaves_open']}"
         for part in _evidence(verification)
