@@ -167,10 +167,10 @@ fuzz: $(FUZZ_VENV)/.ready
 ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest
 
 ci-engine:
-	EAGLECTL_CASES=2 $(MAKE) test-engine
+	EAGLECTL_CASES=1 $(MAKE) test-engine
 
 ci-sglang:
-	EAGLECTL_CASES=3 $(MAKE) test-sglang
+	EAGLECTL_CASES=2 $(MAKE) test-sglang
 
 ci-slow:
 	EAGLECTL_CASES=2 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import typer.main
@@ -63,19 +64,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item for item in items if item.get_closest_marker("slow") or IN_ENGINE & {*item.path.parts}
         ]
         left = {item for item in items if item.get_closest_marker("minutes")}
-        left.update(_beyond(counted, lambda item: most))
+        left.update(_beyond(counted, lambda item: most, by_name=True))
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
 
 
-def _beyond(items: Iterable[pytest.Item], count: Callable[[Any], int]) -> Iterator[pytest.Item]:
-    """The cases of each test beyond so many, which are spread over all of them."""
+def _beyond(
+    items: Iterable[pytest.Item], count: Callable[[Any], int], *, by_name: bool = False
+) -> Iterator[pytest.Item]:
+    """The cases of each test beyond so many, which are spread over all of them.
+
+    `by_name`: a test's name decides where they begin, so that one case of each is not always the first.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for group in cases.values():
+    for name, group in cases.items():
         most = min(count(group[0]), len(group))
-        kept = {place * len(group) // most for place in range(most)}
+        begin = crc32(name.encode()) if by_name else 0
+        kept = {(begin + place * len(group) // most) % len(group) for place in range(most)}
         yield from (item for place, item in enumerate(group) if place not in kept)
 
 

@@ -168,6 +168,8 @@ ELSEWHERE = {
 }
 
 
+# a sample leaves cases out
+@pytest.mark.minutes
 def test_every_line_of_the_children_has_run(counted: Path) -> None:
     data = coverage.Coverage(data_file=str(counted / "data"), config_file=str(counted / "coveragerc"))
     data.combine([str(counted)])
