@@ -10,16 +10,16 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2315,
+    "api": 2318,
     "cli": 380,
     "commands": 1636,
     "conversion": 1769,
     "drafter": 688,
-    "engines": 1137,
+    "engines": 1158,
     "files": 2604,
     "formats": 2009,
     "in_engine": 428,
-    "judge": 2582,
+    "judge": 2585,
     "modules": 1459,
     "publish": 703,
     "reference": 805,

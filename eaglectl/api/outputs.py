@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan, ConversionRequest, parse_reading
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
+from eaglectl.engines.behaviour import AppliedFact, Fact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
 from eaglectl.engines.view import View
@@ -24,6 +24,7 @@ from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
 from eaglectl.formats.commands import SOURCE, Command, Fix, Step, command, read_fix
+from eaglectl.formats.config_keys import POSITIONS
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
@@ -524,6 +525,11 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
         yield _later_release(engine, first, hopeless)
 
 
+def _outlasts_conversion(fact: Fact) -> bool:
+    # no conversion changes the drafter's positions either
+    return fact.remedy in ("restore", "anew") or POSITIONS in fact.remedy
+
+
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
     # an edit of config.json if that is enough, otherwise what to restore and the conversion
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
@@ -535,7 +541,7 @@ def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Ite
     if all(changed) and not any(_defects(engine.applied(edited, release)) for release in defects):
         yield Step((f"write {spelled(written)} into config.json",))
         return
-    lasting = [fact for fact in facts.values() if fact.remedy in ("restore", "anew")]
+    lasting = [fact for fact in facts.values() if _outlasts_conversion(fact)]
     for fix in dict.fromkeys(fact.fix for fact in lasting):
         yield from read_fix(fix, "measure").steps
     if len(lasting) < len(facts):

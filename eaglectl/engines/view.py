@@ -410,10 +410,11 @@ def tied_head(view: View) -> bool:
 
 def is_short(positions: Callable[[Case], float]) -> Condition:
     """Return a condition that holds if the drafter gets fewer positions than the target's."""
-    return lambda case: positions(case) < (_target_positions(case.view) or 0)
+    return lambda case: positions(case) < (target_positions(case.view) or 0)
 
 
-def _target_positions(view: View) -> int | None:
+def target_positions(view: View) -> int | None:
+    """Return the target's max_position_embeddings; None without a target that states them."""
     positions = text_part(view.target).get(POSITIONS)
     return positions if isinstance(positions, int) else None
 
@@ -479,7 +480,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "share": view.drafter.rope.rotated_part,
         "prefixes": " or ".join(case.refused_prefixes),
         "stated_aux": case.aux_count,
-        "target_positions": _target_positions(view),
+        "target_positions": target_positions(view),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
     }
     if reading is not None:

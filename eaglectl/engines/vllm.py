@@ -18,10 +18,10 @@ from eaglectl.engines.view import (
     common_words,
     dimensions,
     has,
-    is_short,
     misread,
     stated_theta,
     target_is,
+    target_positions,
     tied_head,
     unread,
     when,
@@ -37,6 +37,8 @@ PLACELESS_BIASES = {
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
 HEAD = "lm_head.weight"
+# rope scalings whose factor does not lengthen max_model_len; those of yarn since 0.30.0
+UNSCALED_LENGTHS = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 SPECULATORS_KEYS = (
     "architectures",
     "draft_vocab_size",
@@ -153,8 +155,10 @@ def _of_peagle(is_used: Callable[[View], object]) -> Condition:
 
 
 def _table_length(case: Case) -> float:
-    """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.26.0)."""
+    """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.33.0)."""
     positions, kind, factor, original = case.view.reach
+    if is_since("0.27.0", case.release):  # it is raised (config/speculative.py 0.27.0:1165)
+        positions = max(positions, target_positions(case.view) or 0)
     # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
     if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
         length = original * factor
@@ -162,6 +166,35 @@ def _table_length(case: Case) -> float:
         is_scaled = kind == "linear" or (kind == "dynamic" and is_within("<0.22.0", case.release))
         length = positions * (factor if is_scaled else 1)
     return length * (4 if "mrope_section" in (case.view.drafter.rope.scaling or ()) else 1)
+
+
+def _drafted_length(case: Case) -> float:
+    """Return the positions up to which the V1 runner drafts.
+
+    They are the drafter's max_model_len (_get_and_verify_max_len, config/model.py 0.22.0:2119, 0.33.0:2545).
+    """
+    positions, kind, factor, original = case.view.reach
+    if kind == "yarn" and is_within("<0.30.0", case.release):
+        return (original or positions) * factor
+    unscaled = UNSCALED_LENGTHS if is_since("0.30.0", case.release) else UNSCALED_LENGTHS[:3]
+    return positions * (1 if kind in unscaled else factor)
+
+
+def _reads_past(case: Case) -> bool:
+    positions: float = target_positions(case.view) or 0
+    if "V2" not in case.captured and is_since("0.11.0", case.release):
+        positions = min(positions, _drafted_length(case))
+    return _table_length(case) < positions
+
+
+def _stops_drafting(case: Case) -> bool:
+    # V2 may run it instead, and then nothing is known to be wrong unless V2 reads past the table
+    is_certain = [*case.captured] == ["V1"] or _reads_past(case)
+    return _is_stopped(case) and is_certain
+
+
+def _is_stopped(case: Case) -> bool:
+    return "V1" in case.captured and _drafted_length(case) < (target_positions(case.view) or 0)
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -178,7 +211,9 @@ CONDITIONS: Mapping[str, Condition] = {
     "no-draft-vocab-size": when(
         lambda view: view.drafter.has_reduced_vocabulary and view.flat.get("draft_vocab_size") is None
     ),
-    "positions": is_short(_table_length),
+    "positions": _reads_past,
+    "drafting-stops": _stops_drafting,
+    "drafting-stops-by-runner": lambda case: _is_stopped(case) and not _stops_drafting(case),
     "mla-plain-rope": when(lambda view: view.drafter.rope.scaling is None),
     "aux-count": has(Feature.AUX_COUNT),
     "aux-count-unstated": COMMON["aux-count"],
@@ -279,6 +314,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "read": " or ".join(f"{layers.words}, {layers.engine.removeprefix('vLLM, ')}" for layers in captured),
         "runtime": ", ".join(view.runtime_parts),
         "positions": f"{_table_length(case):.0f}",
+        "drafted": f"{_drafted_length(case):.0f}",
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
         "stated_draft_vocab": view.flat.get("draft_vocab_size"),

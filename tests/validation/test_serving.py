@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import WRAPPERS
@@ -35,7 +36,7 @@ from tests.builders import (
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
-from tests.validation.judging import PRODUCERS, Bad, build, judged, second_layer
+from tests.validation.judging import PRODUCERS, TARGET, Bad, build, judged, second_layer
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -141,6 +142,7 @@ FULL_CONFIG, NEITHER = {"draft_vocab_size": VOCAB, **NO_IDS}, {**NO_HEAD, **NO_E
 QWEN3_VL = {"architectures": ["Qwen3VLForConditionalGeneration"]}
 GRANITE = of("granite", "GraniteMoeHybridForCausalLM")
 LONGER = {"max_position_embeddings": 131072}
+LONGER_MOE = {**LONGER, **of("qwen3_moe", "Qwen3MoeForCausalLM")}
 LLAVA = {**of("llava", "LlavaForConditionalGeneration"), "text_config": {"model_type": "foo_bar"}}
 OF_SPECULATORS = {
     **dict.fromkeys(LATENT_LAYER, ABSENT),
@@ -338,9 +340,37 @@ BAD = (
             ("0.26.0", scaled("llama3", 32768, low_freq_factor=1.0, high_freq_factor=4.0), 2048, None),
             ("0.26.0", scaled("linear", None), 8192, None),
             ("0.26.0", scaled("dynamic", None), 2048, None),
-            ("0.21.0", scaled("dynamic", None), 8192, None),
+            ("0.10.2", {}, 2048, "max_position_embeddings"),
             ("0.26.0", scaled("yarn", 4096, mrope_section=[1, 1, 2]), 65536, None),
+            # its table does not grow with max_position_embeddings
+            ("0.32.0", scaled("yarn", 16384), 65536, "max_position_embeddings"),
         )
+    ),
+    *(
+        Bad("vllm-drafting-stops", f"vllm=={release}", changes, says=f"{length} pos", target=target)
+        for release, changes, length, target in (
+            ("0.21.0", scaled("dynamic", None), 8192, LONGER),
+            ("0.24.0", {}, 2048, LONGER_MOE),
+            ("0.28.0", {}, 2048, LONGER_MOE),
+            ("0.28.0", scaled("yarn", 16384), 65536, LONGER_MOE),
+            ("0.28.0", scaled("linear", None), 8192, LONGER_MOE),
+            ("0.28.0", scaled("llama3", 32768, low_freq_factor=1.0, high_freq_factor=4.0), 2048, LONGER_MOE),
+        )
+    ),
+    Bad(
+        "vllm-drafting-stops",
+        "vllm>=0.29.0",
+        {"mask_token_id": 3},
+        MASK,
+        says="at the drafter's 2048 positions (V1 runner)",
+        target=LONGER,
+    ),
+    Bad(
+        "vllm-drafting-stops-by-runner",
+        "vllm==0.27.0",
+        says="decides which runner",
+        target={**of("gemma4_text"), "max_position_embeddings": 131072},
+        is_blind=True,
     ),
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
@@ -655,3 +685,28 @@ def test_every_rule_of_an_engine_is_documented_from_its_data() -> None:
         assert all(text.endswith(".") and "{" not in text for text in texts), one.id
         assert one.family == FAMILIES[one.name.split("-")[0]]
     assert {said for one in RULES for said in one.reported_by} <= {one.id for one in rules()}
+
+
+def test_positions_are_written_where_they_only_size_the_table(tmp_path: Path) -> None:
+    for name, scaling in (("plain", {}), ("yarn", scaled("yarn", 16384))):
+        bad = Bad("vllm-drafting-stops", "vllm==0.28.0", scaling, target=LONGER_MOE)
+        (tmp_path / name).mkdir()
+        report = judged(bad, tmp_path / name)
+        (change,) = report.smallest_changes
+        is_written = change.endswith("write max_position_embeddings: 131072 into config.json")
+        assert is_written == (name == "plain") and "eaglectl convert" not in change, change
+        assert is_written or "--max-model-len" in change
+        bad = replace(bad, config={**scaling, "max_position_embeddings": 131072})
+        (written := tmp_path / f"{name}-written").mkdir()
+        outcome = judged(bad, written).releases[0].outcome
+        assert outcome == ("as trained" if is_written else "differs")
+
+
+def test_a_runner_that_is_known_decides_what_short_positions_do(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**TARGET, **LONGER}))
+    for runner, outcome in (("", "as trained"), ("V2", "as trained"), ("V1", "differs")):
+        request = EngineRequest("vllm", ("0.32.0",), runner=runner)
+        options = eaglectl.ValidateOptions(target=str(tmp_path / "config.json"), engines=(request,))
+        (verdict,) = eaglectl.validate(str(folder), options).releases
+        assert verdict.outcome == outcome, verdict

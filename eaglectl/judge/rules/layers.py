@@ -348,8 +348,8 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
 def max_positions(subject: Subject) -> Iterator[Match]:
     """The drafter has as many positions as the target.
 
-    vLLM before 0.27.0 sizes the drafter's rotary table by its own max_position_embeddings and reads past its
-    end for longer texts; if nothing stops, acceptance falls beyond the trained length.
+    In longer contexts, vLLM's V1 runner stops drafting, its V2 runner before 0.27.0 reads past the end of the
+    drafter's rotary table, and acceptance falls beyond the trained length elsewhere.
 
     Fix: set max_position_embeddings to the target's, and measure acceptance on long prompts with `eaglectl
     smoke SOURCE --target TARGET`.

@@ -7,9 +7,9 @@ from typing import Any
 from eaglectl.engines.behaviour import IDS, Fact, ranges
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import View
+from eaglectl.engines.view import View, target_positions
 from eaglectl.formats.commands import read_fix
-from eaglectl.formats.config_keys import mask_token
+from eaglectl.formats.config_keys import POSITIONS, mask_token
 from eaglectl.judge.judgement import Subject
 from eaglectl.judge.rule import CannotLook, Check, Match, Rule
 from eaglectl.verdicts import ServedAs
@@ -23,7 +23,7 @@ ABOUT = {
     "aux-runner": IDS,
     "ids-unsorted": IDS,
     "rope-base": "rope_theta",
-    "positions": "max_position_embeddings",
+    "positions": POSITIONS,
     "hidden-act": "hidden_act",
     "layer-model-type": "transformer_layer_config",
     "speculators": "speculators_model_type",
@@ -36,6 +36,8 @@ ARCHITECTURES = {
     "qwen3": "Eagle3Qwen3ForCausalLM",
     "mla": "Eagle3DeepseekV2ForCausalLM",
 }
+# rope scalings of which max_position_embeddings sizes the table alone (config/speculative.py 0.33.0:104)
+SIZING_ONLY = ("default", "linear", "llama3")
 TARGET_FACTS = ("target-lacks", "target-unlisted")
 NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
 
@@ -46,6 +48,8 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
     Empty if writing keys does not suffice, or for a speculators config, where engines do not read them.
     """
     if isinstance(fact.remedy, str) or "speculators_model_type" in view.config:
+        return {}
+    if POSITIONS in fact.remedy and view.reach[1] not in SIZING_ONLY:
         return {}
     dims, norms = view.drafter.dims, view.drafter.norms
     best = ARCHITECTURES[view.model_class]
@@ -66,6 +70,7 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
         "{rope_scaling}": view.drafter.rope.scaling,
         "{share}": view.drafter.rope.rotated_part,
         "{norm_output_value}": norms.norm_output,
+        "{target_positions}": target_positions(view),
         "{fc_norm_value}": norms.fc_norm,
     }
     return {key: values[value] if isinstance(value, str) else value for key, value in fact.remedy.items()}
