@@ -55,6 +55,7 @@ class OutputSettings(Struct):
             highlight=False,
             emoji=False,
             markup=False,
+            force_jupyter=False,
         )
 
     def show(self, paint: "Callable[[Console], None]", stream: IO[str] | None = None) -> None:

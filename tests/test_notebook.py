@@ -1,12 +1,15 @@
 """docs/notebook.ipynb runs, and shows what its cells print."""
 
+import builtins
 import json
 from typing import Any
 
 import pytest
 
+import eaglectl
 from docs import notebook
 from eaglectl.options import CALLER
+from tests.tiny import TARGET, TINY
 
 STORED = json.loads(notebook.PAGE.read_text())
 
@@ -51,3 +54,14 @@ def test_its_models_run_too() -> None:
     )
     assert [line.split()[0] for line in now["text"]] == ["run-1", "run-2", "run-3"]
     assert [line.split()[1] for line in now["text"]] == [line.split()[1] for line in stored["text"]]
+
+
+def test_a_result_in_a_kernel_is_one_display(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = type("ZMQInteractiveShell", (), {})()  # by its name rich knows a notebook
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    result = eaglectl.inspect(TINY / "eagle3", target=TARGET)
+    assert "<iframe" in str(result._repr_html_())
+    assert str(result).startswith("pass: vLLM ")
+    assert capsys.readouterr() == ("", "")

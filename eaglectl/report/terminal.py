@@ -165,7 +165,13 @@ def _filled(words: Iterable[str], width: int) -> Iterator[str]:
 def recorded(paint: Callable[[Console], None], width: int) -> RichConsole:
     """Return a console of rich that `paint` printed to, and that can export it as text or HTML."""
     console = RichConsole(
-        file=io.StringIO(), record=True, width=width, highlight=False, emoji=False, markup=False
+        file=io.StringIO(),
+        record=True,
+        width=width,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        force_jupyter=False,  # else it shows all in the notebook too
     )
     paint(Console(console))
     return console
