@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -61,7 +63,11 @@ def test_a_result_in_a_kernel_is_one_display(
 ) -> None:
     shell = type("ZMQInteractiveShell", (), {})()  # by its name rich knows a notebook
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    display, shown = ModuleType("IPython.display"), list[Any]()
+    display.display = shown.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
     result = eaglectl.inspect(TINY / "eagle3", target=TARGET)
     assert "<iframe" in str(result._repr_html_())
     assert str(result).startswith("pass: vLLM ")
-    assert capsys.readouterr() == ("", "")
+    assert shown == [] and capsys.readouterr() == ("", "")
