@@ -160,7 +160,9 @@ def test_for_angelslim_a_scaling_at_which_its_code_stops_is_refused_and_a_base_t
         folder = drafter_folder(tmp_path, f"{base}", config={"rope_theta": base})
         options = ConvertOptions(layout="angelslim", target=target, dry_run=True)
         notes = eaglectl.convert(str(folder), None, options).plan.notes
-        assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
+        assert is_said == any(
+            "rotates with base 10000 whatever the config states" in note.text for note in notes
+        )
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 Only the URL decides where a request goes. Proxies and netrc of the environment are not used: they would send
 the URL's password to another host. Of the environment, only the trusted certificates (SSL_CERT_FILE,
-SSL_CERT_DIR) are read. Redirects are not followed. The transport is used without httpx's client, whose log
-shows whole URLs. Answers are validated against answers.schema.json before use.
+SSL_CERT_DIR) and the server's bearer token are read. Redirects are not followed. The transport is used
+without httpx's client, whose log shows whole URLs. Answers are validated against answers.schema.json first.
 """
 
 import base64
 import json
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ PAGE_TIMEOUT = 30.0
 # characters of a server's text that a message repeats
 MAX_TEXT = 300
 SHOWN_BYTES = 4 * MAX_TEXT
+# of the environment: the bearer token of a server, ours before vLLM's own
+TOKENS = ("EAGLECTL_SERVER_TOKEN", "VLLM_API_KEY")
 BREAKS = re.compile(r"(?:\\[nrt]|\s)+")
 CHECK = "check the URL of --run-in, and the server's log"
 
@@ -69,7 +72,8 @@ class Server(Struct, frozen=True):
             if may_lack and 400 <= status < 500:
                 return b""
             text = self.shown(answer.decode("utf-8", "replace")).strip()
-            fault = f"answered {status}{f' ({text})' if text else ''}; {CHECK}"
+            advice = f"set {TOKENS[0]} to its API key" if status == 401 else CHECK
+            fault = f"answered {status}{f' ({text})' if text else ''}; {advice}"
         except TimeoutError:
             fault = (
                 f"did not finish its answer within {seconds:g} s; check whether it hangs, or raise --timeout"
@@ -122,6 +126,9 @@ def open_server(url: str, timeout: float) -> Server:
         token = base64.b64encode(pair.encode()).decode()
         headers["Authorization"] = f"Basic {token}"
         secrets += [token, pair, userinfo, parsed.password, userinfo.partition(":")[2]]
+    elif bearer := _bearer_token():
+        headers["Authorization"] = f"Bearer {bearer}"
+        secrets.append(bearer)
     bare = parsed.copy_with(username=None, password=None, fragment=None)
     host = bare.netloc.decode("ascii", "replace")
     return Server(
@@ -135,6 +142,14 @@ def open_server(url: str, timeout: float) -> Server:
         label=f"{bare.scheme}://{'***@' if parsed.userinfo else ''}{host}{bare.path.rstrip('/')}",
         secrets=tuple(secret for secret in dict.fromkeys(secrets) if secret),
     )
+
+
+def _bearer_token() -> str:
+    """Return the token in the environment, "" without one. Raises UsageError for one that no header holds."""
+    name = next((name for name in TOKENS if os.environ.get(name)), "")
+    token = os.environ.get(name, "")
+    check((not re.fullmatch(r"[!-~]*", token), f"{name}: a token is ASCII without spaces; set it again"))
+    return token
 
 
 async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
