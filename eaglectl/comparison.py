@@ -16,7 +16,15 @@ from msgspec.structs import replace
 
 from eaglectl.base import Count, Result
 from eaglectl.conversion.rewriting import encoded, in_ascending_order, join_absorbed
-from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, Drafter, Feature, Rope, Target
+from eaglectl.drafter.drafter import (
+    TRAINING_DEFAULT,
+    AuxLayers,
+    Drafter,
+    Feature,
+    Rope,
+    Target,
+    with_one_factor,
+)
 from eaglectl.drafter.tensors import (
     Absorbed,
     Computed,
@@ -241,7 +249,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
         "attention": dims.attention,
         **{name: getattr(dims, name) or None for name in OF_SOME},
         "rope_theta": rope.theta,
-        "rope_scaling": _scaling(rope),
+        "rope_scaling": _scaling(rope, is_mla=dims.attention == "MLA"),
         "rope_interleave": rope.is_interleaved,
         "rope_factors": list(rope.mla_factors),
         "partial_rotary_factor": (rope.scaling or {}).get("partial_rotary_factor")
@@ -254,7 +262,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
     }
 
 
-def _scaling(rope: Rope) -> Mapping[str, Any] | None:
+def _scaling(rope: Rope, *, is_mla: bool) -> Mapping[str, Any] | None:
     settings = {
         key: value
         for key, value in (rope.scaling or {}).items()
@@ -262,7 +270,9 @@ def _scaling(rope: Rope) -> Mapping[str, Any] | None:
     }
     if settings.get("rope_type", "default") == "default" and len(settings) <= 1:
         return None
-    return {**YARN, **settings} if settings.get("rope_type") == "yarn" else settings
+    if settings.get("rope_type") != "yarn":
+        return settings
+    return {**YARN, **(settings if is_mla else with_one_factor(settings))}
 
 
 def _norm_output(a: Side, b: Side) -> tuple[FactState, str] | None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import struct
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.conftest import FIXTURES
 from tests.drafters import Made
 
 PRODUCERS = FIXTURES / "producers"
+# yarn's factor on cos and sin of a scaling by 64
+USUAL = 0.1 * log(64) + 1
 NATIVE, STORED = PRODUCERS / "vllm/native", {"rope": "stored"}
 IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -303,3 +306,38 @@ def test_the_default_name_is_one_that_tells_the_drafter(
     for place, name in (("2/model", "2"), ("4/checkpoint-7/model", "4"), ("5/my-model", "my-model")):
         shutil.copytree(FIXTURES / "tiny/eagle3", tmp_path / place)
         assert call("convert", place).out.startswith(f"done: wrote {name}-eagle3;")
+
+
+FACTORS = {"select": ["EGL1083", "EGL1149"], "engines": ["vllm>=0.10", "sglang>=0.5"]}
+
+
+@pytest.mark.parametrize("layout", ["vllm", "sglang", "speculators"])
+def test_yarns_trained_factor_is_written_where_every_release_reads_it(tmp_path: Path, layout: str) -> None:
+    source, out = PRODUCERS / "torchspec/llama", tmp_path / "out"
+    done = converted(source, out, layout, target_name="org/target")
+    scaling = done.plan.config.get("transformer_layer_config", done.plan.config)["rope_scaling"]
+    found = [finding.rule.id for finding in eaglectl.validate(source, **FACTORS).findings]
+    assert found == ["EGL1083", "EGL1149"] and not eaglectl.validate(out, **FACTORS).findings
+    assert {"mscale", "mscale_all_dim"}.isdisjoint(scaling)
+    assert (scaling["attention_factor"], scaling["attn_factor"]) == (1.0, pytest.approx(1 / USUAL))
+    assert any("attention_factor 1 and attn_factor 0.70627" in note.text for note in done.plan.notes)
+
+
+def test_yarns_factor_is_written_back_as_its_trainer_reads_it(tmp_path: Path) -> None:
+    source, there, back = PRODUCERS / "torchspec/llama", tmp_path / "vllm", tmp_path / "back"
+    converted(source, there)
+    scaling = converted(there, back, "torchspec", answers=Answers()).plan.config["rope_scaling"]
+    stated = json.loads((source / "config.json").read_text())["rope_scaling"]
+    assert scaling == {"rope_type": stated.pop("type"), **stated}
+    assert eaglectl.diff(source, there, answers=true_answers(source)).meaning == "equal"
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"mscale": 1.0, "mscale_all_dim": 0.0}, {"attention_factor": USUAL, "attn_factor": 1.0}]
+)
+def test_yarn_with_a_factor_that_all_releases_read_stays_as_it_is(
+    tmp_path: Path, keys: dict[str, float]
+) -> None:
+    scaling = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 512, **keys}
+    done = converted(patched(tmp_path / "d", rope_scaling=scaling), tmp_path / "out")
+    assert done.plan.config["rope_scaling"] == scaling

@@ -1,11 +1,12 @@
 """Which keys of config.json each engine reads, by release and runner, from the data of eaglectl/engines."""
 
 from collections.abc import Iterator, Mapping
+from math import isclose
 from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.drafter import Drafter, Feature, yarn_factor
 from eaglectl.engines.behaviour import Behaviour, capture, is_within, unversioned_behaviour, value_at
 from eaglectl.engines.data import load
 from eaglectl.engines.registry import ENGINES
@@ -87,6 +88,8 @@ def _unused(view: View) -> set[str]:
         "attention bias": Feature.ATTENTION_BIAS in view.features,
         "head width": drafter.dims.attention != "MLA",
         "rotated part of a head": drafter.rope.rotated_part != 1,
+        "factor of yarn": drafter.dims.attention != "MLA"
+        and not isclose(drafter.rope.attention_factor, yarn_factor(drafter.rope.scaling, ())),
     }
     return {fact for fact, is_needed in is_used.items() if not is_needed}
 

@@ -38,6 +38,7 @@ from eaglectl.conversion.rewriting import (
     TargetRotation,
     in_ascending_order,
     rewritten_attention,
+    with_factor,
     with_head,
     with_one_norm,
     with_rotation,
@@ -230,6 +231,7 @@ def _transformed(
     changed = changed.then(in_ascending_order(changed.drafter))
     if others.rotation:
         changed = changed.then(with_rotation(checkpoint, changed.drafter, others.rotation))
+    changed = changed.then(with_factor(changed.drafter, layout))
     _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
     reasons = dict.fromkeys(request.drop, "dropped by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")

@@ -7,7 +7,7 @@ into the projections behind them: every MLA class has these norms, so a file wit
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod, sqrt
+from math import isclose, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,16 @@ from eaglectl.conversion.readings import (
     unquantised_weight,
     with_moves,
 )
-from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Note
+from eaglectl.drafter.drafter import (
+    DOUBLE_NORM,
+    ENGINE_FACTORS,
+    HIDDEN_NORM,
+    JOINED_NORMS,
+    TRANSFORMERS_FACTORS,
+    Drafter,
+    Note,
+    yarn_factor,
+)
 from eaglectl.drafter.floats import Array, decode, encode, rounded
 from eaglectl.drafter.tensors import (
     EMBEDDINGS,
@@ -46,7 +55,7 @@ from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.source import FolderSource
 from eaglectl.files.text_part import text_part
-from eaglectl.formats.format import Layout
+from eaglectl.formats.format import ALL_FACTORS, Layout
 from eaglectl.target.files import rotation_file
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
@@ -228,6 +237,50 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
         tensors[query.name] = replace(query, origin=Computed(how, (query,), lambda values: values / divisor))
     note = Note("note", module, f"{module} is {how}: the trainer left it out, and engines multiply by it")
     return TransformedDrafter(replace(drafter, tensors=tensors, rope=rope), (note,))
+
+
+# the keys that releases read: vLLM before 0.30.0 and SGLang before 0.5.16; SGLang since
+_RELEASES_READ = (ENGINE_FACTORS, ("attn_factor", "mscale", "mscale_all_dim"))
+
+
+def with_factor(drafter: Drafter, layout: Layout) -> TransformedDrafter:
+    """Return the drafter with yarn's factor on cos and sin where the layout's readers look for it.
+
+    Engines multiply attn_factor by the usual factor, 0.1 ln(factor) + 1. A factor that every reader computes
+    from the stored keys stays as it is, and MLA drafters have others (`Rope.mla_factors`).
+    """
+    rope, scaling, is_for_engines = (
+        drafter.rope,
+        drafter.rope.scaling or {},
+        layout.factor_keys == ALL_FACTORS,
+    )
+    factor, usual = rope.attention_factor, yarn_factor(scaling, ())
+    readings = (yarn_factor(scaling, keys, takes_zeros=True) for keys in _RELEASES_READ)
+    is_read = not scaling.keys() & set(ENGINE_FACTORS)
+    if is_for_engines:
+        is_read = all(isclose(reading, factor) for reading in readings)
+    if drafter.dims.attention == "MLA" or usual == 1 or is_read or not layout.factor_keys:
+        return TransformedDrafter(drafter)
+    values = {
+        "attention_factor": factor,
+        "attn_factor": factor / usual,
+        "mscale": (factor * usual - 1) / (usual - 1),  # beside mscale_all_dim 1
+        "mscale_all_dim": 1.0,
+    }
+    is_implied = isclose(factor, usual) and not is_for_engines
+    written = {} if is_implied else {key: values[key] for key in layout.factor_keys}
+    stated = TRANSFORMERS_FACTORS + ENGINE_FACTORS
+    rest = {key: value for key, value in scaling.items() if key not in stated} | written
+    if rest == scaling or any(value <= 0 for value in written.values()):
+        return TransformedDrafter(drafter)
+    shown = " and ".join(f"{key} {value:.6g}" for key, value in written.items())
+    note = Note(
+        "note",
+        "rope_scaling",
+        f"yarn's factor on cos and sin, {factor:.6g}, is written as {shown or 'the usual one, without keys'};"
+        " this layout's readers take it there",
+    )
+    return TransformedDrafter(replace(drafter, rope=replace(rope, scaling=rest)), (note,))
 
 
 def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None = None) -> TransformedDrafter:

@@ -383,6 +383,11 @@ class Rope(Struct, frozen=True):
         return None
 
     @property
+    def attention_factor(self) -> float:
+        """The factor on cos and sin of attention other than MLA, as transformers computes it."""
+        return yarn_factor(self.scaling, TRANSFORMERS_FACTORS)
+
+    @property
     def mla_factors(self) -> tuple[float, float]:
         """The factors of MLA classes: on cos and sin, and on the softmax scale; (1, 1) without yarn.
 
@@ -425,6 +430,48 @@ def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
 def yarn_scale(factor: float, share: float) -> float:
     """Return the factor of yarn on cos and sin, for a scaling by `factor` of which `share` counts."""
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
+
+
+# the keys of a yarn scaling that set the factor on cos and sin: transformers reads these, some engines others
+TRANSFORMERS_FACTORS = ("attention_factor", "mscale", "mscale_all_dim")
+ENGINE_FACTORS = ("attn_factor", "apply_yarn_scaling")
+
+
+def yarn_factor(
+    scaling: Mapping[str, Any] | None, keys: Collection[str], *, takes_zeros: bool = False
+) -> float:
+    """Return the factor on cos and sin that a reader of these keys computes; 1 without yarn.
+
+    `takes_zeros`: it divides by what mscale_all_dim gives where one of the two is 0, too. Sources:
+    transformers 5.19 modeling_rope_utils.py, vLLM yarn_scaling_rope.py 0.28.0:40-44 and 0.30.0:38-46, SGLang
+    yarn.py 0.5.23:122-131.
+    """
+    if scaling is None or scaling.get("rope_type") != "yarn":
+        return 1.0
+    stated: dict[str, Any] = {key: scaling.get(key) for key in ("factor", *keys)}
+    read: dict[str, float] = {
+        key: value
+        for key, value in stated.items()
+        if type(value) in (int, float) and 0 <= value < LARGEST_SCALE
+    }
+    scale, shares = read.get("factor", 1.0), (read.get("mscale"), read.get("mscale_all_dim"))
+    is_unscaled = "apply_yarn_scaling" in keys and scaling.get("apply_yarn_scaling") is False
+    factor = yarn_scale(scale, 1.0)
+    if read.get("attention_factor"):
+        factor = read["attention_factor"]
+    elif None not in shares and (takes_zeros or all(shares)):
+        factor = yarn_scale(scale, read["mscale"]) / yarn_scale(scale, read["mscale_all_dim"])
+    elif is_unscaled and "mrope_section" not in scaling:
+        factor = 1.0
+    return factor * read.get("attn_factor", 1.0)
+
+
+def with_one_factor(scaling: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a yarn scaling of attention other than MLA with attention_factor alone of such keys."""
+    if scaling.get("rope_type") != "yarn":
+        return scaling
+    rest = {key: value for key, value in scaling.items() if key not in TRANSFORMERS_FACTORS + ENGINE_FACTORS}
+    return rest | {"attention_factor": yarn_factor(scaling, TRANSFORMERS_FACTORS)}
 
 
 # follows the path of a target that the user gave

@@ -17,9 +17,11 @@ from eaglectl.engines.view import (
     captured_by_one,
     captures_last_boundary,
     common_words,
+    factor_words,
     has,
     is_short,
     misread,
+    misread_factor,
     when,
 )
 from eaglectl.errors import RefusedError, UsageError
@@ -78,6 +80,7 @@ def _context_length(case: Case) -> float:
 
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
+    "yarn-factor": misread_factor(takes_zeros=True),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
     "positions": is_short(_context_length),
@@ -130,6 +133,7 @@ def _words(case: Case) -> Mapping[str, Any]:
     view, norms = case.view, case.view.drafter.norms
     return {
         **common_words(case),
+        **factor_words(case, takes_zeros=True),
         "positions": f"{_context_length(case):.0f}",
         "wanted": _registered_class(view),
         "stated_layers": view.config.get("num_hidden_layers"),

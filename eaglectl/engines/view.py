@@ -6,14 +6,23 @@ Also which targets each release captures hidden states of: closed lists of class
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import isclose
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert, field
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import LARGEST_SCALE, Drafter, Feature, Target
-from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, value_at
-from eaglectl.engines.data import cached, read
+from eaglectl.drafter.drafter import (
+    ENGINE_FACTORS,
+    LARGEST_SCALE,
+    TRANSFORMERS_FACTORS,
+    Drafter,
+    Feature,
+    Target,
+    yarn_factor,
+)
+from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within, value_at
+from eaglectl.engines.data import cached, load, read
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
 from eaglectl.files.text_part import text_part
@@ -423,6 +432,39 @@ def trained_part(view: View) -> float:
     """Return the part of each head that was rotated in training; 1 while that is an open question."""
     is_asked = any(note.topic == "partial-rotary" for note in view.drafter.notes_at("question"))
     return 1 if is_asked else view.drafter.rope.rotated_part
+
+
+def _factor_keys(case: Case) -> tuple[str, ...]:
+    """Return the keys of a yarn scaling that set the factor on cos and sin in the release."""
+    stated: Mapping[str, str] = load(case.engine)["keys"]["factor of yarn"]
+    return tuple(
+        path.rpartition(".")[2] for path, releases in stated.items() if is_within(releases, case.release)
+    )
+
+
+def misread_factor(*, takes_zeros: bool = False) -> Condition:
+    """Return a condition that holds if the release computes another factor of yarn than was trained."""
+
+    def is_misread(case: Case) -> bool:
+        rope = case.view.drafter.rope
+        factor = yarn_factor(rope.scaling, _factor_keys(case), takes_zeros=takes_zeros)
+        return not isclose(factor, rope.attention_factor, rel_tol=1e-3)
+
+    return is_misread
+
+
+def factor_words(case: Case, *, takes_zeros: bool = False) -> Mapping[str, Any]:
+    """Return what a misread factor of yarn does to attention scores, and why."""
+    rope, keys = case.view.drafter.rope, _factor_keys(case)
+    stated = [key for key, value in (rope.scaling or {}).items() if value is not None]
+    unread = [key for key in TRANSFORMERS_FACTORS if key in stated and key not in keys]
+    read = [key for key in (*ENGINE_FACTORS, *TRANSFORMERS_FACTORS) if key in stated and key in keys]
+    names, outcome = (unread, "not read") if unread else (read, "read, and training does not read them so")
+    factor = yarn_factor(rope.scaling, keys, takes_zeros=takes_zeros)
+    return {
+        "scores": f"{(factor / rope.attention_factor) ** 2:#.3g}",
+        "factor_cause": f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} {outcome}",
+    }
 
 
 # of facts that several engines have, by the fact's id

@@ -17,8 +17,10 @@ from eaglectl.engines.view import (
     assumed_head_dim,
     common_words,
     dimensions,
+    factor_words,
     has,
     misread,
+    misread_factor,
     stated_theta,
     target_is,
     target_positions,
@@ -199,6 +201,7 @@ def _is_stopped(case: Case) -> bool:
 
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
+    "yarn-factor": misread_factor(),
     "no-class-mla": lambda case: True,
     "no-class-qwen3": lambda case: True,
     "architecture": _unknown_architecture,
@@ -308,6 +311,7 @@ def _words(case: Case) -> Mapping[str, Any]:
     defaults = dict.fromkeys(layers.default.words for layers in captured if layers.default)
     return {
         **common_words(case),
+        **factor_words(case),
         "above": ", ".join(f"{key}: {value}" for key, value, size in different if value > size),
         "below": ", ".join(f"{key}: {value}" for key, value, size in different if value < size),
         "default": " or ".join(defaults),

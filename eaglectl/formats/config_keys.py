@@ -357,6 +357,7 @@ ROPE: dict[str, dict[str, Any]] = {
     "beta_fast": POSITIVE,
     "beta_slow": POSITIVE,
     "attention_factor": POSITIVE,
+    "attn_factor": POSITIVE,
     "alpha": POSITIVE,
     "mscale": NATURAL,
     "mscale_all_dim": NATURAL,

@@ -196,6 +196,9 @@ class ConfigSchema(Struct, frozen=True):
     has_decoder: bool = True
 
 
+# each release of vLLM and SGLang, and transformers, reads one of them (`with_factor` in conversion/)
+ALL_FACTORS = ("attention_factor", "attn_factor")
+
 Nest = Callable[[Drafter, dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
@@ -208,7 +211,8 @@ class Layout(Struct, frozen=True):
     in objects. `lacks`: features without a place, by model class. `engines`: those that convert judges the
     output by. `scalings`: the rope scalings of its own code, which has base 10000 whatever is stated; None:
     all ropes. `cautions`: warnings by feature, on what its own trainer does with it. `training`: how its
-    trainer takes a start, with the switches by name.
+    trainer takes a start, with the switches by name. `factor_keys`: where its code reads yarn's factor on cos
+    and sin; empty: as in the source.
 
     `has_null_size`: draft_vocab_size is null if the head is the target's. `needs_embedding`: why its trainer
     wants embed_tokens in the file. `norms_twice`: its trainer goes on with a state that is normed twice; all
@@ -233,6 +237,7 @@ class Layout(Struct, frozen=True):
     scalings: tuple[str, ...] | None = None
     cautions: Mapping[Feature, str] = field(default_factory=dict)
     training: str = ""
+    factor_keys: tuple[str, ...] = ("mscale", "mscale_all_dim")
     has_null_size: bool = False
     needs_embedding: str = ""
     norms_twice: bool = False

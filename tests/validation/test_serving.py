@@ -123,6 +123,7 @@ NESTED_OUTPUT = {"fc_norm": True, "norm_output": ABSENT, **nested(norm_output=Tr
 NESTED_NORM = {"norm_before_fc": ABSENT, **nested(norm_before_fc=True)}
 MODELOPT = {"eagle_config": {**config_of("modelopt/hf-ids")["eagle_config"], IDS: [1, 3, 4]}}
 FAMILIES = {"vllm": "serving: vLLM", "sglang": "serving: SGLang", "llama.cpp": "serving: llama.cpp"}
+ALIKE = {"mscale": 1.0, "mscale_all_dim": 1.0}
 MISTRAL = layer_of("plain", model_type="mistral")
 HALF_ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
 SLIDING = {"layer_types": ["sliding_attention"], "sliding_window": 512}
@@ -372,6 +373,20 @@ BAD = (
         target={**of("gemma4_text"), "max_position_embeddings": 131072},
         is_blind=True,
     ),
+    *(
+        Bad(f"{engine}-yarn-factor", f"{engine}=={release}", scaled("yarn", **keys), says=words)
+        for engine, release, keys, words in (
+            ("vllm", "0.29.0", ALIKE, "x 1.30: mscale and mscale_all_dim are not read"),
+            ("vllm", "0.22.0", {"attention_factor": 1}, "x 1.30: attention_factor is not read"),
+            ("vllm", "0.29.0", {"attn_factor": 2}, "x 4.00: attn_factor is read, and training does not"),
+            ("vllm", "0.29.0", {"apply_yarn_scaling": False}, "x 0.771: apply_yarn_scaling is read"),
+            ("sglang", "0.5.15.post1", ALIKE, "x 1.30: mscale and mscale_all_dim are not read"),
+            ("sglang", "0.5.23", {"attention_factor": 1}, "x 1.30: attention_factor is not read"),
+            ("sglang", "0.5.23", {"attn_factor": 2, **ALIKE}, "x 4.00: attn_factor and mscale and"),
+            ("sglang", "0.5.23", {"mscale": 0.707, "mscale_all_dim": 0}, "x 0.930: mscale and mscale_all"),
+        )
+    ),
+    Bad("vllm-yarn-factor", "vllm==0.28.0", says="x 2.00: mscale and mscale", base="torchspec/llama"),
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
     sglang("embedding-replaced", says="the rotated target's embedding", record=ROTATED),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from eaglectl.drafter.drafter import Feature
 from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
+    ALL_FACTORS,
     NESTED_IDS,
     TOP_IDS,
     CheckpointSummary,
@@ -109,6 +110,7 @@ VLLM = Format(
         states_flags=True,
         has_aux_count=True,
         engines=("vllm",),
+        factor_keys=ALL_FACTORS,
         is_default=True,
     ),
 )
@@ -134,6 +136,7 @@ SGLANG = Format(
         has_aux_count=True,
         lacks={"mla": frozenset({Feature.MULTI_LAYER})},  # kimi_k25_eagle3.py builds one layer
         engines=("sglang",),
+        factor_keys=ALL_FACTORS,
         has_null_size=True,
     ),
 )
@@ -155,6 +158,7 @@ LLAMACPP = Format(
         states_flags=True,
         has_aux_count=True,
         engines=("llama.cpp",),
+        factor_keys=(),
     ),
 )
 

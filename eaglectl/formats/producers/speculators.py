@@ -6,7 +6,16 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.formats.config_keys import DECODER_KEYS, common_keys
-from eaglectl.formats.format import ALWAYS, TOP_IDS, CheckpointSummary, ConfigSchema, Format, IdsPlace, Layout
+from eaglectl.formats.format import (
+    ALL_FACTORS,
+    ALWAYS,
+    TOP_IDS,
+    CheckpointSummary,
+    ConfigSchema,
+    Format,
+    IdsPlace,
+    Layout,
+)
 
 # speculators saves only what differs from LlamaConfig / Qwen3Config, so what is absent has the class's value
 _LAYER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -225,6 +234,7 @@ SPECULATORS = Format(
         needs_embedding=_WANTS_EMBEDDING,
         extra={"speculators_model_type": "eagle3"},
         engines=("vllm",),
+        factor_keys=ALL_FACTORS,
         training="speculators train --from-pretrained OUT, with the target's embed_tokens in its file and"
         " without --draft-vocab-size (with it, the data's vocabulary takes the place of OUT's, and lm_head"
         " does not fit); lm_head and embedding are not trained",
@@ -251,5 +261,6 @@ PEAGLE = Format(
         nest=nest,
         needs_embedding=_WANTS_EMBEDDING,
         extra={"speculators_model_type": "peagle"},
+        factor_keys=ALL_FACTORS,
     ),
 )

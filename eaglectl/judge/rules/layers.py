@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Rope, Target
+from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Rope, Target, with_one_factor
 from eaglectl.engines.behaviour import IDS, CapturedLayers, judged_unversioned
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.errors import EaglectlError
@@ -333,6 +333,8 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
     Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
     """
     ours, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, _target_rope(subject)))
+    if subject.drafter.dims.attention != "MLA":
+        ours, theirs = with_one_factor(ours), with_one_factor(theirs)
     keys = [key for key in dict.fromkeys((*ours, *theirs)) if ours.get(key) != theirs.get(key)]
     differences = [f"{key} {ours.get(key)} and {theirs.get(key)}" for key in keys]
     if ours["rope_type"] != theirs["rope_type"]:
