@@ -44,10 +44,11 @@ from eaglectl.drafter.drafter import (
     are_stated,
     question,
 )
+from eaglectl.drafter.tensors import EMBEDDINGS, matrix
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import ENGINES, EngineRequest, output_commands, requested_places, usual_release
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, on_disk, open_folder, read_checkpoint
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from eaglectl.run.job import Stage
 
 
+# bytes that are compared at once
+SPAN = 1 << 24
 # the rule on a d2t of zeros
 IDENTITY = "EGL307"
 FORCE = "--force-unserved writes it anyway"
@@ -221,7 +224,8 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     drafter, request = read_drafter(files.checkpoint, options.answers, target), options
     if request.pruning and request.pruning.kept is None:
         request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
-    others = OtherFiles(selected_tokens_of(files.original, drafter))
+    copied = _copied_embedding(files.checkpoint, drafter, options)
+    others = OtherFiles(selected_tokens_of(files.original, drafter), copied=copied)
     if options.target_rotation is not None:
         if options.target.place is None:
             raise UsageError(
@@ -253,6 +257,31 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=notes)
+
+
+def _copied_embedding(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> str:
+    """Return the stored name of an embedding that lacks rows of the target's and equals its first rows.
+
+    "" if the layout is no engine's, or if the drafter's embedding has all rows that are looked up.
+    """
+    tensor, layout = (
+        drafter.tensors.get("embed_tokens.weight"),
+        by_name(options.layout or DEFAULT_LAYOUT).layout,
+    )
+    is_short = tensor is not None and tensor.shape[0] < (drafter.target.tokens or 0)
+    if not is_short or tensor is None or len(tensor.stored) > 1 or layout is None or not layout.engines:
+        return ""
+    if options.target.weights is None:
+        return ""
+    target, (name,) = read_checkpoint(options.target.weights), tensor.stored
+    other, ours = matrix(target.tensors, EMBEDDINGS), checkpoint.tensors[name]
+    theirs = target.tensors.get(other or "", ours)
+    if other is None or (theirs.dtype, theirs.shape[1:]) != (ours.dtype, ours.shape[1:]):
+        return ""
+    size = min(ours.nbytes, theirs.nbytes)
+    spans = [(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
+    is_copy = all(checkpoint.read(name, *span) == target.read(other, *span) for span in spans)
+    return name if is_copy else ""
 
 
 def write_conversion(

@@ -90,11 +90,15 @@ REWRITTEN = (CONFIG, RECORD, SUMS, INDEX)
 
 
 class OtherFiles(Struct, frozen=True):
-    """Draft tokens of a trainer's side file, a target's head, and the rotation of a target."""
+    """Draft tokens of a trainer's side file, a target's head, and the rotation of a target.
+
+    `copied` is the stored name of an embedding to leave out: a copy of the target's first rows.
+    """
 
     selected: Sequence[int] | None = None
     head: TargetMatrix | None = None
     rotation: TargetRotation | None = None
+    copied: str = ""
 
 
 def make_plan(
@@ -202,7 +206,8 @@ def _transformed(
     others: OtherFiles,
 ) -> tuple[TransformedDrafter, dict[str, str]]:
     """Return the drafter after all transformations but pruning, and why each tensor is left behind."""
-    drafter = without_solved_problems(drafter, request)
+    copied = (others.copied,) if others.copied else ()
+    drafter = without_solved_problems(drafter, replace(request, drop=(*request.drop, *copied)))
     _check_settled(drafter)
     changed = with_one_norm(checkpoint, drafter, layout)
     if request.fixes:  # they count aux states in ascending order
@@ -233,7 +238,8 @@ def _transformed(
         changed = changed.then(with_rotation(checkpoint, changed.drafter, others.rotation))
     changed = changed.then(with_factor(changed.drafter, layout))
     _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
-    reasons = dict.fromkeys(request.drop, "dropped by --drop")
+    reasons = dict.fromkeys(copied, "a copy of the target's first rows, whose embedding engines share")
+    reasons |= dict.fromkeys(request.drop, "dropped by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, check
+from eaglectl.files.source import Source
 
 OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -484,7 +485,9 @@ class Target(Struct, frozen=True):
     `model_type` is the language model's, `outer_type` that of a multimodal config around it; `architectures`
     are the classes in its config. `rope` is the target's rotary embedding, if a drafter could have the same
     one. `origin` states how the target was found, if the user did not name it. `changes` are modifications
-    that can be later than the drafter's training; `is_quantised`: quantisation is among them.
+    that can be later than the drafter's training; `is_quantised`: quantisation is among them. `files` are
+    those of the target, until a drafter was read with it; `tokens` is one more than its tokenizer's largest
+    id, if it was read.
     """
 
     name: str | None = None
@@ -499,6 +502,8 @@ class Target(Struct, frozen=True):
     outer_type: str | None = None
     changes: tuple[str, ...] = ()
     is_quantised: bool = False
+    files: Source | None = None
+    tokens: int | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:

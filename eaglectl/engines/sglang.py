@@ -20,6 +20,7 @@ from eaglectl.engines.view import (
     factor_words,
     has,
     is_short,
+    lacks_rows,
     misread,
     misread_factor,
     when,
@@ -114,6 +115,10 @@ CONDITIONS: Mapping[str, Condition] = {
         )
     ),
     "embedding-replaced": when(_replaced_embedding),
+    # it keeps the drafter's own only for another width
+    "embedding-short": when(
+        lambda view: lacks_rows(view) and view.drafter.dims.hidden != view.drafter.dims.target_hidden
+    ),
     "head-unfilled": when(
         lambda view: (
             "lm_head.weight" not in view.drafter.tensors and view.flat.get("draft_vocab_size") is not None

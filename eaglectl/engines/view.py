@@ -31,6 +31,7 @@ from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.formats.reader import model_class_of
+from eaglectl.formats.vocabulary import PADDING
 from eaglectl.text import brief, listed
 
 # absent: other releases register the class, this one does not
@@ -417,6 +418,22 @@ def tied_head(view: View) -> bool:
     return view.flat.get("tie_word_embeddings") is True and not has_head
 
 
+def _embedding_rows(view: View) -> int:
+    embedding = view.drafter.tensors.get("embed_tokens.weight")
+    return 0 if embedding is None else embedding.shape[0]
+
+
+def lacks_rows(view: View) -> bool:
+    """Whether the target's tokenizer gives ids beyond the rows of the drafter's own embedding."""
+    return 0 < _embedding_rows(view) < (view.drafter.target.tokens or 0)
+
+
+def lacks_padded_rows(view: View) -> bool:
+    """Whether it gives ids beyond these rows after they are padded to a multiple of PADDING."""
+    padded = -(-_embedding_rows(view) // PADDING) * PADDING
+    return lacks_rows(view) and padded < (view.drafter.target.tokens or 0)
+
+
 def is_short(positions: Callable[[Case], float]) -> Condition:
     """Return a condition that holds if the drafter gets fewer positions than the target's."""
     return lambda case: positions(case) < (target_positions(case.view) or 0)
@@ -479,6 +496,7 @@ COMMON: Mapping[str, Condition] = {
     "d2t-missing": when(
         lambda view: view.drafter.has_reduced_vocabulary and "d2t" not in view.drafter.tensors
     ),
+    "embedding-short": when(lacks_rows),
     "draft-vocab-mismatch": when(
         lambda view: view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
     ),
@@ -524,6 +542,8 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "stated_aux": case.aux_count,
         "target_positions": target_positions(view),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
+        "rows": _embedding_rows(view),
+        "last_id": (view.drafter.target.tokens or 0) - 1,
     }
     if reading is not None:
         source = f" ({reading.source})" if reading.source else ""

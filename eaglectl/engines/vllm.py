@@ -19,6 +19,8 @@ from eaglectl.engines.view import (
     dimensions,
     factor_words,
     has,
+    lacks_padded_rows,
+    lacks_rows,
     misread,
     misread_factor,
     stated_theta,
@@ -285,6 +287,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "tied-head": when(tied_head),
     "head-absent": when(lambda view: HEAD not in view.drafter.tensors),
     "head-of-multimodal": _headless_multimodal,
+    "embedding-short": when(lacks_padded_rows),
+    "embedding-zeros": when(lambda view: lacks_rows(view) and not lacks_padded_rows(view)),
     "embedding-replaced": when(
         lambda view: (
             "embed_tokens.weight" in view.drafter.tensors

@@ -53,6 +53,7 @@ from eaglectl.formats.network import (
 )
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
+from eaglectl.formats.vocabulary import vocabulary_notes, with_tokens
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
@@ -135,7 +136,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     _check_objects(keys.config)
     names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
     dims = read_dimensions(keys, names, target)
-    target = _read_target(keys, format, target, dims.aux)
+    target = with_tokens(_read_target(keys, format, target, dims.aux), dims)
     weights = read_quantisation(keys, checkpoint)
     stored = _Stored(
         checkpoint,
@@ -172,6 +173,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
+    keys.notes.extend(vocabulary_notes(stored.checkpoint, dims, tensors, target))
     tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
     note_names(keys, names, tensors, dims, has_token_list=has_token_list)
@@ -308,16 +310,6 @@ def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
         " drafter belongs to another target",
         "target-mismatch",
     )
-    if target.vocab is not None and target.vocab != dims.vocab:
-        is_problem = target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab
-        keys.note(
-            True,
-            "problem" if is_problem else "warning",
-            "target",
-            f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
-            " belongs to this target",
-            "target-vocabulary" if is_problem else "target-vocabulary-size",
-        )
 
 
 def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:

@@ -123,7 +123,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
         changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in self.source.names() else []))
         # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
         repo = label if "/" in label else None
-        return replace(target, repo=repo, changes=changes, origin=self.how)
+        return replace(target, repo=repo, changes=changes, origin=self.how, files=self.source)
 
     @property
     def here(self) -> "TargetChoice":

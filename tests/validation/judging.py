@@ -74,7 +74,8 @@ class Bad:
     """A drafter that some releases do not serve.
 
     `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
-    eaglectl.json, `beside` the name of other weights in its folder.
+    eaglectl.json, `beside` the name of other weights in its folder. The target's tokenizer has `tokens` ids;
+    with 0 it has no tokenizer.
     """
 
     rule: str
@@ -89,6 +90,7 @@ class Bad:
     answers: Mapping[str, str] = field(default_factory=dict)
     record: Mapping[str, Any] | None = None
     beside: str = ""
+    tokens: int = 0
 
 
 def build(bad: Bad, parent: Path) -> Path:
@@ -124,5 +126,8 @@ def judged(bad: Bad, parent: Path, **given: Any) -> Report:
         (parent / "target").mkdir()
         (parent / "target/config.json").write_text(json.dumps({**TARGET, **bad.target}))
         given["target"] = str(parent / "target")
+    if bad.tokens:
+        vocabulary = {str(token): token for token in range(bad.tokens)}
+        (parent / "target/tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
     answers = Answers(semantics=bad.answers)
     return eaglectl.validate(build(bad, parent), engines=[bad.engine], answers=answers, **given)

@@ -25,6 +25,7 @@ from tests.builders import (
     KV_HEADS,
     MLP,
     SGLANG,
+    TARGETS,
     VLLM,
     VOCAB,
     Stored,
@@ -33,6 +34,7 @@ from tests.builders import (
     drafter_tensors,
     floats,
     integers,
+    offsets,
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
@@ -166,6 +168,13 @@ NEWER_ROPE = {
 }
 SHARED = {"tie_word_embeddings": True, "draft_vocab_size": VOCAB}
 
+# targets with more rows, and drafters whose own embedding lacks some of their tokenizer's ids
+MORE_ROWS, SIXTY = {"vocab_size": 128}, {"vocab_size": 60}
+SIXTY_TARGETS = sorted({*TARGETS, 58, 59} - {62, 63})
+SIXTY_ROWS = {"embed_tokens.weight": floats("e", 60, HIDDEN), "d2t": offsets(SIXTY_TARGETS)}
+NARROWER, WIDE_ROWS = {"target_hidden_size": 32}, {**MORE_ROWS, "hidden_size": 32}
+WIDER_TARGET = {"fc.weight": floats("fc", HIDDEN, 3 * 32)}
+
 
 def vllm(fact: str, *patch: Any, **given: Any) -> Bad:
     """A bad case of a fact of vLLM 0.32.0."""
@@ -247,6 +256,9 @@ BAD = (
     vllm("biases-without-place", tensors={"fc.bias": floats("fc.bias", HIDDEN)}),
     Bad("vllm-quantised-target", "vllm==0.11.0", NO_IDS, NO_EMBEDDING, target=QUANTISED),
     Bad("vllm-head-absent", "vllm==0.11.0", FULL_CONFIG, NEITHER),
+    Bad("vllm-embedding-short", "vllm==0.32.0", says="of 64 rows", target=MORE_ROWS, tokens=65),
+    Bad("vllm-embedding-short", "vllm==0.22.0", SIXTY, SIXTY_ROWS, "up to 64", target=MORE_ROWS, tokens=65),
+    Bad("vllm-embedding-zeros", "vllm==0.32.0", SIXTY, SIXTY_ROWS, "zeros", target={}, tokens=61),
     Bad("vllm-embedding-replaced", "vllm==0.11.0", NO_IDS, is_blind=True),
     Bad("vllm-mla-rope-base", "vllm==0.18.1", PLAIN, base="vllm/mla"),
     Bad("vllm-positions", "vllm==0.26.0", says="2048 pos", target=LONGER, where="max_position_embeddings"),
@@ -390,6 +402,7 @@ BAD = (
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
     sglang("embedding-replaced", says="the rotated target's embedding", record=ROTATED),
+    sglang("embedding-short", NARROWER, WIDER_TARGET, "up to 69", target=WIDE_ROWS, tokens=70),
     sglang("head-unfilled", {"draft_vocab_size": VOCAB}, NO_HEAD, f"draft_vocab_size {VOCAB}"),
     sglang("head-replaced", HEADED, HEADED_TENSORS, "is None"),
     sglang("biases-unfilled", {"bias": True}, says="because bias says true"),
@@ -397,6 +410,7 @@ BAD = (
     sglang("hidden-act", {"hidden_act": "gelu"}, says="hidden_act gelu"),
     sglang("draft-vocab-mismatch", {"draft_vocab_size": 32}, says="head of 32 rows"),
     sglang("null-target-hidden", {"target_hidden_size": None}),
+    llama("embedding-short", says="was not run", target=MORE_ROWS, tokens=70, is_blind=True),
     llama("mla", base="vllm/mla"),
     llama("qk-norms", tensors=QUERY_NORMS),
     llama("architecture", {"architectures": ["FooForCausalLM"]}, says="FooForCausalLM"),

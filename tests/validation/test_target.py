@@ -5,7 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.builders import ABSENT, DRAFT, HIDDEN, VOCAB, call, drafter_config, floats
+from eaglectl.files.source import FolderSource
+from eaglectl.formats.vocabulary import token_count
+from tests.builders import (
+    ABSENT,
+    DRAFT,
+    HIDDEN,
+    VOCAB,
+    call,
+    drafter_config,
+    drafter_folder,
+    floats,
+    mask,
+    offsets,
+    target_of,
+)
+from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, aim, exact
 
@@ -61,12 +76,18 @@ NO_WIDTH = {"target_hidden_size": ABSENT}
 NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4"}
 DEPTH, DEPTHS = {"target_layer_count": 12}, {"target_layer_count": 8, "num_target_layers": 12}
 
+ONE_MORE = tokenizers(None, unigram("a" * (VOCAB + 1)))
+FIRST_TOKENS, BY_MASK = {"d2t": offsets(range(3, DRAFT + 3))}, {"d2t": None, "t2d": mask()}
+PADDED = {**TARGET, "vocab_size": 128}
+
 BAD = (
     aim("a wider target", "EGL701", WIDER, "the target has width 32"),
     aim("a width unstated", "EGL701", WIDER, "and this drafter's aux states 16", config=NO_WIDTH),
     aim("a width that divides fc", "EGL701", FOURTH, "the target has width 12 and this", config=NO_WIDTH),
     aim("a width of four", "EGL114", FOURTH, "its width is 12", config={**NO_WIDTH, **FOUR_IDS}),
     aim("a full vocabulary that it has not", "EGL702", SMALLER, "the target has 60 tokens", **FULL),
+    aim("tokens that it has not", "EGL702", SMALLER, "proposes tokens up to 63"),
+    aim("tokens by t2d", "EGL702 EGL310", SMALLER, "up to 63", tensors=BY_MASK, given={"ignore": ROWS}),
     aim("another tokenizer", "EGL703", TARGET, "2 tokens have other ids", also=REORDERED),
     aim("an added token", "EGL703", TARGET, "'end' is 2", also=tokenizers(bpe("a", end=2), bpe("a", end=3))),
     aim("another Unigram tokenizer", "EGL703", TARGET, also=tokenizers(UNIGRAM, bpe("b", "a"))),
@@ -75,6 +96,8 @@ BAD = (
     aim("another drafter", "EGL706", {**TARGET, "architectures": ["LlamaForCausalLMEagle3"]}, "LMEagle3"),
     aim("parts", "EGL707", {**TARGET, "num_attention_heads": 32, "num_key_value_heads": 8}, "over 8 GPUs"),
     aim("a larger target vocabulary", "EGL708", {**TARGET, "vocab_size": 80}, "the target has 80 tokens"),
+    aim("an id past its rows", "EGL708", {**TARGET, "vocab_size": 80}, "ids up to 64", also=ONE_MORE),
+    aim("another model's vocabulary", "EGL708", {**TARGET, "vocab_size": 128}, tensors=NO_EMBEDDING),
     aim("draft's vocab", "EGL302 EGL708", TARGET, config={"vocab_size": DRAFT}, tensors=NO_EMBEDDING),
     aim("another depth", "EGL709", TARGET, "(target_layer_count), and the target has 8", config=DEPTH),
     Patch("two depths", "EGL709", DEPTHS, "num_target_layers: 12; none is used", given=FAMILY),
@@ -83,6 +106,9 @@ BAD = (
     aim("a target with a LoRA adapter", "EGL712", TARGET, "sglang 34337", also=with_adapter, given=FAMILY),
 )
 GOOD = (
+    aim("no token past a smaller target", "", SMALLER, tensors=FIRST_TOKENS),
+    aim("rows of padding", "", {**TARGET, "vocab_size": 80}, also=tokenizers(None, unigram("a" * VOCAB))),
+    aim("rows of padding, no tokenizer", "", PADDED, config={"vocab_size": 96}, tensors=NO_EMBEDDING),
     Patch("no target", "", given=FAMILY, blind=NEED_TARGET),
     aim("a target split alike", "", {**TARGET, "num_attention_heads": 4, "num_key_value_heads": 1}),
     aim("two spellings", "", TARGET, also=tokenizers(bpe("a", "b"), json.dumps(bpe("a", "b"), indent=1))),
@@ -99,3 +125,35 @@ def test_a_target_of_another_width_is_one_finding_and_no_crash() -> None:
     done = call("validate", FIXTURES / "producers/vllm/native", "--target", FIXTURES / "tiny/target")
     assert done.code == 1
     assert "EGL701 target-mismatch" in done.out and "the target has width 128" in done.out
+
+
+def test_added_tokens_count_where_a_target_has_no_tokenizer_json(tmp_path: Path) -> None:
+    source = FolderSource(tmp_path)
+    assert token_count(source, 64) is None
+    decoder = {"added_tokens_decoder": {"70": {"content": "<tool>"}, "x": {}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(decoder))
+    assert (token_count(source, 64), token_count(source, 71)) == (71, None)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<think>": 80, "<odd>": "81"}))
+    assert token_count(source, 64) == 81
+    (tmp_path / "tokenizer.json").write_text(json.dumps(bpe("a")))
+    assert token_count(source, 100) == 81
+
+
+def test_convert_leaves_out_a_copy_of_the_targets_first_rows(tmp_path: Path) -> None:
+    config, target = {**TARGET, "vocab_size": 128}, tmp_path / "target"
+    rows = floats("rows", 128, HIDDEN)
+    own = (rows[0], (VOCAB, HIDDEN), rows[2][: 2 * VOCAB * HIDDEN])
+    weights = {"model.embed_tokens.weight": rows}
+    target_of(target, weights, **config)
+    (target / "tokenizer.json").write_text(json.dumps(unigram("a" * 70)))
+    source = drafter_folder(tmp_path, tensors={"embed_tokens.weight": own})
+    judged = call("validate", source, "--target", target, "--engine", "vllm")
+    assert judged.code == 1 and "EGL1090" in judged.out
+    out = tmp_path / "out"
+    done = call("convert", source, "--for", "vllm", "--target", target, "-o", out)
+    assert done.code == 0, done.out
+    assert "embed_tokens.weight" not in stored_tensors(out)
+    assert call("validate", out, "--target", target, "--engine", "vllm").code == 0
+    # an embedding with other rows was trained: nothing mends it for vLLM
+    other = drafter_folder(tmp_path, "other")
+    assert call("convert", other, "--for", "vllm", "--target", target, "-o", tmp_path / "not").code == 1

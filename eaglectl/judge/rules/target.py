@@ -26,7 +26,6 @@ from eaglectl.drafter.tensors import (
     repeated_offsets,
     row_copies,
 )
-from eaglectl.files.budgets import TOKENIZER_ENTRIES
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
@@ -34,6 +33,7 @@ from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import read_fix
 from eaglectl.formats.other_drafters import drafter_mark
+from eaglectl.formats.vocabulary import token_ids
 from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
@@ -64,7 +64,7 @@ def target_tokenizer(subject: Subject) -> Iterator[Match]:
     ours, theirs = subject.source.read(name), source.read(name)
     if ours == theirs:
         return
-    own_ids, target_ids = _token_ids(name, ours), _token_ids(name, theirs)
+    own_ids, target_ids = token_ids(name, ours), token_ids(name, theirs)
     different = [token for token in {**own_ids, **target_ids} if own_ids.get(token) != target_ids.get(token)]
     if different:
         first = min(different)
@@ -133,22 +133,6 @@ def changed_target(subject: Subject) -> Iterator[Match]:
     """
     if subject.target.given_config:
         yield from (Match(note.text) for note in subject.drafter.notes if note.topic == "changed-target")
-
-
-def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
-    tokenizer = parse_json(name, raw, most=TOKENIZER_ENTRIES)
-    model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocab, list):  # of a Unigram model
-        vocab = {str(entry[0]): i for i, entry in enumerate(vocab) if isinstance(entry, list) and entry}
-    if not isinstance(vocab, dict):
-        raise CannotLook(f"{name} has no vocabulary to compare")
-    added = tokenizer.get("added_tokens")
-    return vocab | {
-        entry["content"]: entry["id"]
-        for entry in (added if isinstance(added, list) else ())
-        if isinstance(entry, dict) and type(entry.get("id")) is int and isinstance(entry.get("content"), str)
-    }
 
 
 # with fewer rows there is no evidence of where a head was pruned from
@@ -670,7 +654,10 @@ RULES = (
         "error",
         """The drafter proposes only tokens that the target has.
 
-    A drafter with a full vocabulary larger than the target's was made for another model.
+    The highest proposed token is the largest i + d2t[i], or the last of a full vocabulary. Engines look it up
+    in the target's embedding, to verify it, without comparing it with the rows: vLLM compares the sizes only
+    for method draft_model (config/speculative.py 0.32.0:1870), SGLang adds d2t to the token's number
+    (llama_eagle3.py 0.5.23:352). A token beyond the rows is an illegal memory access.
 
     Fix: give the target that the drafter was trained for.
     """,
@@ -682,8 +669,9 @@ RULES = (
         "warning",
         """The drafter was made for a vocabulary of the target's size.
 
-    Sizes differ where one of the two is padded, which is harmless, or where the drafter belongs to another
-    model.
+    Sizes differ where one of the two is padded, which is harmless and not reported, or where the drafter
+    belongs to another model. The highest id of the target's tokenizer decides which; a drafter without an
+    embedding of its own may also lack up to 2048 rows before a multiple of 64.
 
     Fix: check that the drafter belongs to this target; vocab_size must be the target's, not the draft
     vocabulary's.
