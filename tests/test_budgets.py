@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2318,
+    "api": 2338,
     "cli": 380,
     "commands": 1636,
-    "conversion": 1791,
-    "drafter": 715,
-    "engines": 1179,
+    "conversion": 1794,
+    "drafter": 718,
+    "engines": 1190,
     "files": 2604,
-    "formats": 2011,
+    "formats": 2093,
     "in_engine": 428,
-    "judge": 2587,
+    "judge": 2578,
     "modules": 1461,
     "publish": 703,
     "reference": 805,
     "report": 1626,
-    "run": 3994,
+    "run": 4003,
     "target": 319,
 }
 # a producer's declaration, beside the budget of its package

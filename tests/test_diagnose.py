@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.api.diagnose import Looks  # noqa: E402
+from eaglectl.engines.engine import Verdict  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
 from eaglectl.reference import target_model as targets  # noqa: E402
@@ -36,6 +37,7 @@ from eaglectl.run.probes import Fall  # noqa: E402
 from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS  # noqa: E402
 from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
+from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import VLLM, call, changed  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
@@ -351,6 +353,10 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
     "a dead figure of others": ({"reference": (0.35, 1.01)}, "healthy"),
     "nothing to judge by": ({"reference": (0.35,)}, "healthy"),
     "nothing to judge by, more": ({"reference": (0.55,)}, "healthy"),
+    "below every published drafter": ({"reference": (0.12,)}, "not-found"),
+    "below them, beside a dead figure": ({"reference": (0.12, 1.01)}, "not-found"),
+    "below them, but as its training": ({"reference": (0.12,), "expected": 1.1}, "healthy"),
+    "below them, as a figure of its target": ({"reference": (0.12, 1.06)}, "healthy"),
     "dead": ({"reference": (0,)}, "not-found"),
     "weak on a quantised target": (
         {"reference": (0.35, 2.5), "is_target_quantised": True},
@@ -399,6 +405,14 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("given", "cause"), TREE.values(), ids=TREE)
 def test_evidence_ends_in_its_cause(given: Mapping[str, Any], cause: str, healthy: Diagnosis) -> None:
     assert ended(healthy, **changes(healthy, given)).cause == cause
+
+
+def test_a_length_below_every_published_drafter_is_no_pass(healthy: Diagnosis) -> None:
+    low = ended(healthy, **changes(healthy, {"reference": (0.12,)}))
+    assert low.verdict == "fail" and "below 1.28, the lowest of any published drafter" in low.words
+    # nor are weights that draft so little said to draft well
+    stored = Verdict("vllm", "0.33.0", ServedAs.DIFFERS, ("reads another base",))
+    assert ended(low, as_stored=(stored,)).cause == "not-found"
 
 
 @pytest.mark.parametrize("title", ["d2t and t2d that name other tokens", "one kind of prompts"])

@@ -31,7 +31,7 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
-from eaglectl.run.results import MAX_REGRESSION, SmokeReport
+from eaglectl.run.results import MAX_REGRESSION, PublishedLength, SmokeReport, published_lengths
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome, ServedAs
 
@@ -120,6 +120,15 @@ class Evidence(Struct, frozen=True):
     def is_low(self) -> bool:
         """Whether acceptance is below the threshold."""
         return bool(self.threshold and self.served and self.served.measured.length.high < self.threshold[0])
+
+    @property
+    def floor(self) -> PublishedLength | None:
+        """The lowest length of any published drafter that works, if this run has less and no threshold."""
+        if self.threshold is not None or self.served is None:
+            return None
+        working = (length for length in published_lengths() if not length.is_dead)
+        lowest = min(working, key=lambda length: length.length)
+        return lowest if self.served.measured.length.value < lowest.length else None
 
     @property
     def may_be_low(self) -> bool:
@@ -625,7 +634,7 @@ def _figures(served: SmokeReport) -> str:
 
 
 def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
-    if evidence.is_low or _is_dead(served.measured):
+    if evidence.is_low or evidence.floor or _is_dead(served.measured):
         return None
     words = _figures(served)
     if evidence.as_stored:
@@ -653,6 +662,11 @@ def _not_found(evidence: Evidence, served: SmokeReport) -> Outcome:
         )
     elif evidence.expected is not None:
         words += f", below --expected {evidence.expected:g}, without a cause found"
+    elif floor := evidence.floor:
+        words += (
+            f", below {floor.length:.2f}, the lowest of any published drafter that works"
+            f" ({floor.figure.drafter} on {floor.prompt_set}), without a cause found"
+        )
     return Shown(words, evidence.known("probe"))
 
 
@@ -961,7 +975,7 @@ CAUSES: tuple[Cause, ...] = (
         DiagnosisEnding.HEALTHY,
         "measured",
         title="nothing found",
-        how="acceptance that is not below its threshold, without a cause found",
+        how="acceptance not below its threshold, or that of every published drafter, without a cause found",
         advice="Nothing to do.",
         test=_healthy,
     ),

@@ -76,6 +76,12 @@ NO_WIDTH = {"target_hidden_size": ABSENT}
 NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4"}
 DEPTH, DEPTHS = {"target_layer_count": 12}, {"target_layer_count": 8, "num_target_layers": 12}
 
+MANY_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+THREE = {"num_attention_heads": 3, "num_key_value_heads": 3}
+THREE_HEADS = {
+    **{f"layers.0.self_attn.{part}_proj.weight": floats(part, 24, 2 * HIDDEN) for part in "qkv"},
+    "layers.0.self_attn.o_proj.weight": floats("o", HIDDEN, 24),
+}
 ONE_MORE = tokenizers(None, unigram("a" * (VOCAB + 1)))
 FIRST_TOKENS, BY_MASK = {"d2t": offsets(range(3, DRAFT + 3))}, {"d2t": None, "t2d": mask()}
 PADDED = {**TARGET, "vocab_size": 128}
@@ -95,6 +101,8 @@ BAD = (
     aim("the drafter as its own target", "EGL706", drafter_config(), "draft_vocab_size"),
     aim("another drafter", "EGL706", {**TARGET, "architectures": ["LlamaForCausalLMEagle3"]}, "LMEagle3"),
     aim("parts", "EGL707", {**TARGET, "num_attention_heads": 32, "num_key_value_heads": 8}, "over 8 GPUs"),
+    aim("sizes that start", "EGL707", {**TARGET, **MANY_HEADS}, "with --tensor-parallel-size 1 or 2 or 4"),
+    aim("three heads", "EGL707", {**TARGET, **MANY_HEADS}, "-size 1", config=THREE, tensors=THREE_HEADS),
     aim("a larger target vocabulary", "EGL708", {**TARGET, "vocab_size": 80}, "the target has 80 tokens"),
     aim("an id past its rows", "EGL708", {**TARGET, "vocab_size": 80}, "ids up to 64", also=ONE_MORE),
     aim("another model's vocabulary", "EGL708", {**TARGET, "vocab_size": 128}, tensors=NO_EMBEDDING),

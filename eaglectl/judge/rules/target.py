@@ -38,6 +38,7 @@ from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
 from eaglectl.target.files import rotation_file, rotation_mark
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.judge.scanning import Floats
@@ -91,10 +92,12 @@ def target_is_drafter(subject: Subject) -> Iterator[Match]:
 def tensor_parallel(subject: Subject) -> Iterator[Match]:
     """The drafter can be split over as many GPUs as the target.
 
-    Its heads and its MLP are split like the target's; where they do not divide, vLLM must run the drafter
-    on one GPU.
+    Engines split its heads and its MLP over the target's GPUs, and stop at the start where they do not
+    divide (llama.py, vLLM 0.32.0:143-155, SGLang 0.5.23:183-192). draft_tensor_parallel_size changes nothing
+    for EAGLE: vLLM reads it for draft_model and dspark alone (v1/spec_decode/draft_model.py 0.32.0:72-90,
+    gpu/spec_decode/standalone_ar/speculator.py:118, dspark/utils.py:97).
 
-    Fix: start vLLM with draft_tensor_parallel_size: 1 in --speculative-config.
+    Fix: start the engine with a --tensor-parallel-size that the finding names.
     """
     dims, sizes = subject.drafter.dims, text_part(subject.target.given_config)
     heads, kv_heads, width = (
@@ -105,11 +108,15 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
     # a single key head is copied to every GPU: that of MLA, and of a config that states none
     of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
     shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
-    for count in TENSOR_PARALLEL_SIZES:
-        parts = " and ".join(_undivided(*of_drafter, count))
-        if parts and not _undivided(heads, shared, width if type(width) is int else 0, count):
-            yield Match(f"the target can be split over {count} GPUs, but the drafter's {parts} cannot")
-            return
+    of_target = (heads, shared, width if type(width) is int else 0)
+    counts = [count for count in TENSOR_PARALLEL_SIZES if not _undivided(*of_target, count)]
+    if unfit := [count for count in counts if _undivided(*of_drafter, count)]:
+        parts, fitting = " and ".join(_undivided(*of_drafter, unfit[0])), sorted({1, *counts} - {*unfit})
+        yield Match(
+            f"the target can be split over {unfit[0]} GPUs, but the drafter's {parts} cannot: of sizes up to"
+            f" {TENSOR_PARALLEL_SIZES[-1]}, the two start with --tensor-parallel-size"
+            f" {listed(map(str, fitting), ' or ')}"
+        )
 
 
 def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list[str]:
