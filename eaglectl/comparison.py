@@ -235,6 +235,7 @@ def _open_fact(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState
 
 
 def _fact_values(drafter: Drafter) -> dict[str, Any]:
+    # what changes the drafter's function, by the fact's name
     dims, norms, rope, features = drafter.dims, drafter.norms, drafter.rope, drafter.features()
     carried = {key: value for key, value in drafter.carried.items() if value is not None}
     is_sliding = Feature.SLIDING_WINDOW in features
@@ -370,6 +371,7 @@ def read_tokens(side: Side, answer: str | None) -> VocabularyReading:
 def _from_maps(
     drafter: Drafter, maps: Sequence[Tensor | None], raw: Sequence[bytes | None], answer: str | None
 ) -> VocabularyReading:
+    # the draft vocabulary by d2t and t2d; both readings if d2t fits as offsets and as ids
     d2t, t2d = (
         None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
         for tensor, data in zip(maps, raw, strict=True)

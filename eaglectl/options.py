@@ -216,6 +216,7 @@ def fields(record: type[Options]) -> tuple[Field, ...]:
 
 
 def _field(declared: FieldInfo, hint: Any) -> Field:
+    # what a declaration of an option means, by its type: a list, a mapping, a flag, or a nested record
     hint, option = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, HIDDEN)
     is_optional = get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint)
     kind = reduce(or_, (part for part in get_args(hint) if part is not type(None))) if is_optional else hint
@@ -294,6 +295,7 @@ def with_keywords(function: F) -> F:
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        # build the records from keywords; name an error's option as the outermost caller spells it
         __tracebackhide__ = True  # which IPython and pytest read
         is_outermost = not CALLER.is_command_line and not INSIDE.get()
         token = INSIDE.set(True)
@@ -358,6 +360,7 @@ def _fill(
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:
+    # a function's signature with its records' fields as keywords, for help() and editors
     named = [
         parameter
         for parameter in signature.parameters.values()

@@ -114,6 +114,7 @@ class ProgressBar:
             self.bar = None
 
     def _update(self, progress: Progress) -> None:
+        # each stage has its own bar, which goes when the stage is finished
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 

@@ -46,7 +46,7 @@ def test_what_is_known_of_a_shifted_table_is_exact_and_the_rest_is_left_out(
     numbers = [token - row * are_offsets for row, token in enumerate(tokens)]
     used = tuple(sorted(tokens)) if has_marks else None
     table = moved_back(
-        tuple(shifted(numbers, late, how)), late, are_offsets=are_offsets, used=used, vocab=VOCAB
+        tuple(shifted(numbers, late, how)), late, are_offsets=are_offsets, marked_tokens=used, vocab=VOCAB
     )
     assert table is not None
     known = [row for row, token in enumerate(table) if token is not None]
@@ -204,7 +204,12 @@ def test_the_shift_that_makes_most_first_tokens_right_is_tried(late: int, of: st
 
 
 def test_the_order_of_the_others_tells_a_lost_token_only_where_one_fits() -> None:
-    assert moved_back((1, 4, 9, 0), -1, are_offsets=False, used=None, vocab=20) == (0, 1, 4, 9)
-    assert moved_back((2, 4, 9, 0), -1, are_offsets=False, used=None, vocab=20) == (None, 2, 4, 9)
-    assert moved_back((2, 9, 4, 0), -1, are_offsets=False, used=(0, 2, 4, 9), vocab=20) == (0, 2, 9, 4)
+    assert moved_back((1, 4, 9, 0), -1, are_offsets=False, marked_tokens=None, vocab=20) == (0, 1, 4, 9)
+    assert moved_back((2, 4, 9, 0), -1, are_offsets=False, marked_tokens=None, vocab=20) == (None, 2, 4, 9)
+    assert moved_back((2, 9, 4, 0), -1, are_offsets=False, marked_tokens=(0, 2, 4, 9), vocab=20) == (
+        0,
+        2,
+        9,
+        4,
+    )
     assert is_rolled((9, 0, 4), 1, (0, 4, 9), 20) and not is_rolled((9, 0, 4), 1, (0, 4, 8), 20)

@@ -352,6 +352,8 @@ def _checked_serving(
 
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+    # raise RefusedError if the output breaks a rule, unless the user forces it; the fix that a conversion can
+    # make is preferred
     faults = judgement.faults
     if not faults or options.force_unserved:
         return
@@ -659,14 +661,19 @@ class _Pair(Struct, frozen=True):
     notes: tuple[Note, ...]
     on_progress: OnProgress | None
 
-    def measured(self, how: MeasureOptions) -> OpenQuestions:
+    # choose the answers whose readings draft best with the target; if a tie remains, with more prompts;
+    # ties are recorded too
+    def measured(self, settings: MeasureOptions) -> OpenQuestions:
         from eaglectl.run.answering import measure_answers
         from eaglectl.run.job import EngineJob, Stage
         from eaglectl.run.prompts import choose_prompts, digest_prompts, more_prompts
 
         report_step(self.on_progress, LOADING)
-        chosen, answers = choose_prompts(how.prompts, how.sample, how.seed), self.options.answers
-        spare = more_prompts() if how.prompts is None and how.sample is None else ()
+        chosen, answers = (
+            choose_prompts(settings.prompts, settings.sample, settings.seed),
+            self.options.answers,
+        )
+        spare = more_prompts() if settings.prompts is None and settings.sample is None else ()
         with scratch_folder() as scratch:
             plan = self._first_plan()
             self._write(plan, scratch / "0")
@@ -676,10 +683,10 @@ class _Pair(Struct, frozen=True):
                 self.folder,
                 chosen.prompts + spare,
                 k=K,
-                max_tokens=how.max_tokens,
-                device=how.device,
-                trust_remote_code=how.trust_remote_code,
-                ignores_eos=how.ignore_eos,
+                max_tokens=settings.max_tokens,
+                device=settings.device,
+                trust_remote_code=settings.trust_remote_code,
+                ignores_eos=settings.ignore_eos,
                 on_progress=self.on_progress,
             )
             stage = Stage(job)
@@ -701,7 +708,6 @@ class _Pair(Struct, frozen=True):
             "k": K,
             "eaglectl": eaglectl.__version__,
         }
-        # ties too
         return OpenQuestions(
             answers,
             results,
@@ -753,9 +759,11 @@ class _Pair(Struct, frozen=True):
         return drafter.aux.boundaries, load
 
     def _first_plan(self) -> ConversionPlan:
-        """Plan the first reading that fits the files. Raises UnreadableError if none does.
+        """Plan the first combination of choices, one for each open question, that fits the files.
 
-        A search of layers begins at the default ones, or at as many evenly spread ones.
+        A question on layers without whole choices is answered by the producer's default layers, or by as many
+        evenly spread ones if these do not fit the drafter: the search of layers begins there. Raises
+        UnreadableError, with the last refusal alone, if no combination fits.
         """
         from eaglectl.run.answering import first_choices
 

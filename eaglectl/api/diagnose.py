@@ -89,6 +89,7 @@ def diagnose(
 
 
 def _check_diagnosis(options: DiagnoseOptions) -> None:
+    # raise UsageError for options that contradict each other, before anything is loaded
     check(
         (
             options.expected is not None and not 1 < options.expected <= options.k + 1,
@@ -306,6 +307,7 @@ class Looks(Struct, frozen=True):
         return command(verb, self.source, *words, target=self.target.text, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:
+        # the commands that a cause's advice names, each with the options of this call
         options, prompts = self.options, list[str]()
         if options.prompts is not None:
             prompts = ["--prompts", as_path(str(options.prompts))]

@@ -72,6 +72,7 @@ def diff(
 
 
 def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
+    # facts first, from headers; then, unless headers alone were requested, the tensors' values and tokens
     answers = options.answers
     check_answers(answers)
     options.target.known()
@@ -99,6 +100,7 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
 def _as_stored(
     sides: tuple[Side, Side], answers: Answers
 ) -> tuple[tuple[Fact, ...], tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]]:
+    # each engine's newest release for both drafters as they are stored, and the errors of each side
     requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
     judgements = []
     for side in sides:

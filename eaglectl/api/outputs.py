@@ -308,7 +308,7 @@ class Advice(Struct, frozen=True):
         requests = self.subject.requests
         names = dict.fromkeys(request.engine for request in requests if request.engine in ENGINES)
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
-        lost = {name: _engines_lost(self.plan(ConversionRequest(name)), names) for name in choices}
+        lost = {name: _engines_not_served(self.plan(ConversionRequest(name)), names) for name in choices}
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
         return chosen, lost[chosen] or ()
 
@@ -389,6 +389,7 @@ class Advice(Struct, frozen=True):
         return Fix(_separated(steps), fix.remedy, ".")
 
     def _refusal(self, step: Step) -> str:
+        # why the conversion that a step names would be refused or not served; "" if it is fine, or not known
         conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
         if conversion is None or self.refusal:
             return str(self.refusal) if conversion else ""
@@ -440,14 +441,17 @@ def only(verdict: Verdict) -> EngineRequest:
     return EngineRequest(verdict.engine, tuple(filter(None, [verdict.release])))
 
 
-def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:
-    # those whose newest release does not serve the output; None without a plan
+def _engines_not_served(
+    plan: "ConversionPlan | EaglectlError", names: Iterable[str]
+) -> tuple[str, ...] | None:
+    # the engines whose installed release, else the newest one, does not serve the plan's output as trained;
+    # an engine without a verdict is not counted; None without a plan
     if isinstance(plan, EaglectlError):
         return None
-    judged = {name: judge_plan(plan, usual_release(name)) for name in names}
+    verdicts_of = {name: judge_plan(plan, usual_release(name)) for name in names}
     return tuple(
         name
-        for name, verdicts in judged.items()
+        for name, verdicts in verdicts_of.items()
         if verdicts and not any(verdict.outcome.is_served for verdict in verdicts)
     )
 

@@ -355,6 +355,7 @@ def load_only(
 
 
 def _check(options: SmokeOptions) -> None:
+    # raise UsageError for options that do not fit each other or the chosen engine
     check(
         (
             options.trust_remote_code and is_server(options.run_in) and options.probe is None,
@@ -399,6 +400,7 @@ def _check(options: SmokeOptions) -> None:
 
 
 def _check_server(options: SmokeOptions, engine: str) -> None:
+    # the checks that differ between a running server and an engine that eaglectl starts
     speed, is_server = options.speed, engine not in RUNNERS
     check(
         (

@@ -114,6 +114,8 @@ def run_all(
     count, crashes = itertools.count(1), list[str]()
 
     def run(source: str) -> T | F:
+        # one source's failure is its own result, and the others go on; a usage error of a single source is
+        # raised
         try:
             result: T | F = act(source)
         except Exception as raised:

@@ -167,6 +167,7 @@ def collect_statistics(
 
 
 def _check_runnable(drafter: Drafter) -> None:
+    # the reference must be able to run the drafter, and the upgrade to change it
     check(
         (
             drafter.aux.boundaries is None,
@@ -294,6 +295,7 @@ def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[
 
 
 def _check(options: CalibrateOptions) -> None:
+    # raise UsageError for options that do not fit each other, before a model is loaded
     check_timeout(options.timeout)
     is_vllm = options.run_in == "vllm"
     check(
@@ -367,6 +369,7 @@ def _collect(
 def _start_engine(
     engine_name: str, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
+    # the target in the chosen engine, and the drafter in plain torch
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import TransformersEngine
 
@@ -409,6 +412,7 @@ def upgrade(
 
 
 def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
+    # raise UsageError for options of an upgrade that contradict each other or the conversion's
     why = "with --init-only there is no gate" if options.is_start else "with --no-gate there is no gate"
     has_own_prompts = options.statistics is not None and options.prompts is not None
     check(
@@ -445,6 +449,8 @@ def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
 def _upgraded(
     ready: Prepared, options: UpgradeOptions, out: Path | None, on_progress: OnProgress | None
 ) -> Conversion:
+    # calibrate, plan, pass the gate, then write; if the gate is not passed, nothing is written but its
+    # measurements
     files, conversion, gate = ready.files, ready.options, None
     drafter = read_drafter(files.checkpoint, conversion.answers, ready.target)
     if drafter.version != "3":  # it is 3.1 already, or the plan raises a question
@@ -660,6 +666,7 @@ def _again(
 
 
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
+    # raise UsageError if the gate cannot run: quantised drafter, no target weights, too few prompts
     against = ("--run-in", "vllm", "--against", as_path(ready.files.original_path))
     line = command("smoke", str(place), *against, target=ready.options.target.text)
     check(
@@ -691,6 +698,7 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
 
 
 def _record(gate: "Gate | None") -> Mapping[str, Any] | None:
+    # the gate's entry in eaglectl.json
     if gate is None:
         return None
     rows = [

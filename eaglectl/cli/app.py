@@ -246,6 +246,8 @@ def command_defaults(
 
 
 def _parameters(file: "Policy", command: str, *, is_verbose: bool) -> dict[str, Any]:
+    # the policy file's defaults as the command's parameters, without empty ones; those that decide are
+    # printed
     keys = file.defaults
     values: dict[str, Any] = {
         "target": file.target,
@@ -382,7 +384,9 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(context: typer.Context, *, is_all: bool, **values: Any) -> None:
-        others = {name: value for name, value in values.items() if name not in options}
+        # `is_all` is typer's value of --help-all, whose callback has printed the help and exited; `arguments`
+        # are the command's own parameters, which no options record declares
+        arguments = {name: value for name, value in values.items() if name not in options}
         sources = {name: context.get_parameter_source(name) for name in options}
         given_values = {
             name: options[name].of_text(values[name])
@@ -391,8 +395,8 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         }
         function(
             context,
-            **others,
-            **{name: build_record(record, others | given_values) for name, record in records.items()},
+            **arguments,
+            **{name: build_record(record, arguments | given_values) for name, record in records.items()},
         )
 
     run.__signature__ = inspect.Signature(list(signature.values()))  # type: ignore[attr-defined]
@@ -400,6 +404,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(field: Field) -> inspect.Parameter:
+    # the typer option that a record's field declares; values stay texts, which the records convert
     from eaglectl.commands.completion import offering  # late: --help of all commands needs no other package
 
     option = field.option

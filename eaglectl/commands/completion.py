@@ -26,6 +26,7 @@ def offering(kind: str) -> Callable[[str], list[str]]:
 
 
 def _values(kind: str) -> Iterable[str]:
+    # the values of a kind that an option declares with `complete`; a text like "on|off" is its own list
     match kind:
         case "engines" | "every engine":
             return _engines(has_releases=kind == "engines")
@@ -58,6 +59,8 @@ def _of_formats(kind: str) -> Iterable[str]:
 
 
 def _engines(*, has_releases: bool) -> Iterator[str]:
+    # with releases: what commands that judge take for --engine; without: the pages of `engines`, which has
+    # some on engines whose releases are not followed too
     from eaglectl.engines.behaviour import unversioned
     from eaglectl.engines.registry import ENGINES
 

@@ -286,6 +286,7 @@ def _key_changes(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any
 def _layout_notes(
     drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
 ) -> Iterator[Note]:
+    # what this layout means for further training, and whether it has d2t and t2d of a full vocabulary
     base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
     trained_base = 10000.0 if layout.scalings is not None and not is_sectioned else base
     if trained_base != base:
@@ -402,6 +403,7 @@ def _alternative(layout: str) -> str:
 
 
 def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
+    # how a plan's output, read back, would differ from the drafter; a plan must have none
     trained, read = before.aux.boundaries or (), after.aux.boundaries or ()
     switches = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual", "hidden_twice")
     norms = ((name, getattr(before.norms, name), getattr(after.norms, name)) for name in switches)
@@ -537,6 +539,8 @@ def _tensor_steps(
 
 
 def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | None) -> Step:
+    # how a tensor is written: its bytes as they are, cast, or computed; RefusedError if the dtype does not
+    # allow it
     is_cast = dtype is not None and tensor.dtype in FLOATS and dtype != tensor.dtype
     written, origin, is_whole = tensor.dtype, tensor.origin, False
     match origin:
@@ -575,6 +579,7 @@ def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | N
 def _vocabulary_steps(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary
 ) -> Iterator[Step]:
+    # d2t and t2d as engines read them; copied where the file has the same bytes already
     if not drafter.has_reduced_vocabulary:
         if not layout.has_identity_map:
             return

@@ -400,7 +400,7 @@ def with_table_moved(
     late, tables = LATE[value], list[tuple[int | None, ...]]()
     for kind in stored if answer is None else (answer,):
         are_offsets = is_of_rows and kind == "offset"
-        table = moved_back(stored[kind], late, are_offsets=are_offsets, used=used, vocab=vocab)
+        table = moved_back(stored[kind], late, are_offsets=are_offsets, marked_tokens=used, vocab=vocab)
         tables += [table] if table else []
     head = drafter.tensors.get("lm_head.weight")
     if len(tables) > 1:

@@ -329,6 +329,8 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
 def _query_factors(
     query: Tensor, norms: tuple[Tensor, ...], weights: Sequence[Array], dtype: str, eps: float
 ) -> dict[str, Tensor]:
+    # q_proj as q_b_proj, q_a_layernorm and q_a_proj: q_a_proj undoes the weights of the norms before it, so
+    # that its output has nearly the same RMS for every input, and q_b_proj undoes that RMS
     width, rank = query.shape[1], 2 * norms[0].shape[0]
     # the inverse of the norms' weights; the last are the state's
     undone = rounded(
@@ -622,6 +624,7 @@ def _own_embedding(checkpoint: Checkpoint, tensor: Tensor | None, width: int) ->
 
 
 def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
+    # raise RefusedError if fc cannot take the target's rotation
     fc = drafter.tensors.get(FC)
     dtype = fc.dtype if fc else ""
     check(
@@ -652,6 +655,7 @@ def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
 
 
 def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix) -> TargetRotation:
+    # the orthogonal matrix in a file or a quantiser's folder, made exactly orthogonal
     size = after.shape[1]
     if is_folder(path):
         source = FolderSource(path)
@@ -798,6 +802,8 @@ def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRota
 def _with_shared_embedding(
     checkpoint: Checkpoint, drafter: Drafter, tensors: Mapping[str, Tensor], turned: Callable[[Array], Array]
 ) -> dict[str, Tensor]:
+    # move the weights of the embedding's norm and the rotation into the projections, so that the target's own
+    # rotated embedding can be shared
     size, weight = drafter.dims.hidden, evaluate(tensors[INNER], checkpoint)
 
     def make(values: Array) -> Array:

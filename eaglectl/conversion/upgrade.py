@@ -238,6 +238,7 @@ def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
 
 
 def _check_numbers(statistics: Statistics) -> None:
+    # refuse statistics that no calibration writes: the file may be edited
     sizes = (*statistics.rms, *statistics.sigmas.values(), statistics.eps, statistics.sigma)
     lengths = {len(statistics.rms), len(statistics.spread), len(statistics.boundaries)}
     measured = statistics.gate.prompts if statistics.gate else ()
@@ -253,6 +254,7 @@ def _check_numbers(statistics: Statistics) -> None:
 
 
 def _check_matrices(matrices: Matrices, layers: int) -> None:
+    # refuse matrices for the refit that are not finite or do not fit together
     gram, cross = matrices.gram, matrices.cross
     with np.errstate(invalid="ignore", over="ignore"):
         are_finite = bool(np.isfinite(gram.sum()) and np.isfinite(cross.sum()))
@@ -378,6 +380,7 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
 
 
 def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
+    # add fc_norm, with weights of ones, of each state's size, or with fc refit to the normed states
     statistics, mode, how = recipe.statistics, "ones", "ones"
     tensors, size, fc = dict(drafter.tensors), drafter.dims.target_hidden, drafter.tensors["fc.weight"]
     scales, dtype = [1.0] * drafter.dims.aux, drafter.tensors["norm.weight"].dtype
@@ -453,6 +456,8 @@ def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array,
 
 
 def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
+    # set norm_output so that the state that is fed back keeps its size: lm_head absorbs the change if there
+    # is one, else the residual stream is scaled
     norms, statistics = drafter.norms, recipe.statistics
     if norms.norm_output:  # trained in: its norm.weight is part of what is fed back
         return TransformedDrafter(drafter, record={"norm_output": "as trained"})

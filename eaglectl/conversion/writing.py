@@ -339,6 +339,7 @@ def _copy(source: Source, file: str, start: int = 0, stop: int = 0) -> Copy:
 
 
 def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
+    # the bytes of a file of weights, in order: ranges of the source, or computed values
     if shard.copied:
         yield _copy(checkpoint.source, shard.copied, 0, shard.nbytes)
         return
@@ -461,6 +462,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple[str, str]]:
+    # the card's rows on the upgrade; RefusedError for a record that eaglectl did not write
     try:
         fc_norm, norm_output = (
             words.get(upgrade[key], as_markdown(str(upgrade[key])))
@@ -485,6 +487,7 @@ def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple
 
 
 def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
+    # the card's table of the gate; RefusedError for a record that eaglectl did not write
     try:
         rows = [
             [

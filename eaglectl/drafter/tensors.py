@@ -449,23 +449,25 @@ def read_vocabulary(
     Raises RefusedError if they are out of range, repeat a token or contradict each other; OpenFactError if
     d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
     """
-    used = _marked(t2d)
-    if used is not None and len(used) != draft_vocab:
-        raise RefusedError(_count_mismatch(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
+    marked_tokens = _marked(t2d)
+    if marked_tokens is not None and len(marked_tokens) != draft_vocab:
+        raise RefusedError(
+            _count_mismatch(len(marked_tokens), draft_vocab), "draft-vocabulary-size", "tensor:t2d"
+        )
     if d2t is None:
-        if used is None:
+        if marked_tokens is None:
             raise RefusedError(
                 f"d2t is missing and the draft vocabulary has {draft_vocab} of {vocab} tokens; engines would"
                 f" propose the first {draft_vocab}: restore it from the trainer",
                 "d2t-missing",
             )
-        return DraftVocabulary(used, "from t2d")
-    readings = _fitting_readings(d2t, used, vocab)
+        return DraftVocabulary(marked_tokens, "from t2d")
+    readings = _fitting_readings(d2t, marked_tokens, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
     if not fits:
         text = f"d2t does not fit --source-semantics d2t={answer}; leave the option out"
         if not readings:
-            states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
+            states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), marked_tokens, vocab))
             text = (
                 f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from"
                 " the trainer"
@@ -475,7 +477,7 @@ def read_vocabulary(
         raise OpenFactError(BOTH_FIT, options=("--source-semantics",))
     kind, targets = next(iter(fits.items()))
     form = "d2t holds offsets" if kind == "offset" else ABSOLUTE
-    return DraftVocabulary(targets, form, is_confirmed=used is not None)
+    return DraftVocabulary(targets, form, is_confirmed=marked_tokens is not None)
 
 
 def offset_targets(d2t: Ids) -> Ids:
@@ -486,17 +488,21 @@ def offset_targets(d2t: Ids) -> Ids:
 @lru_cache(maxsize=2)
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
     """Return the faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
-    used, problems = _marked(t2d), list[Fault]()
-    if used is not None and len(used) != draft_vocab:
-        problems.append(Fault("draft-vocabulary-size", _count_mismatch(len(used), draft_vocab), "t2d"))
-        used = None
+    marked_tokens, problems = _marked(t2d), list[Fault]()
+    if marked_tokens is not None and len(marked_tokens) != draft_vocab:
+        problems.append(
+            Fault("draft-vocabulary-size", _count_mismatch(len(marked_tokens), draft_vocab), "t2d")
+        )
+        marked_tokens = None
     if d2t is None:
         return tuple(problems)
-    readings = _fitting_readings(d2t, used, vocab)
+    readings = _fitting_readings(d2t, marked_tokens, vocab)
     targets = readings.get("offset") or offset_targets(d2t)
-    if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or used is None):
+    if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or marked_tokens is None):
         text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
-        problems.append(Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others")))
+        problems.append(
+            Fault("d2t-identity", text + ("" if marked_tokens is None else ", and t2d marks others"))
+        )
     elif "offset" in readings:
         falls = islice(compress(count(), map(gt, targets, targets[1:])), 1)
         words = "d2t's targets do not ascend: draft token {} is {}, the next is {}"
@@ -508,7 +514,7 @@ def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tu
         )
         problems.append(Fault("d2t-absolute", text))
     else:
-        for fault in _misfits(targets, used, vocab):
+        for fault in _misfits(targets, marked_tokens, vocab):
             text = f"d2t, read as offsets, {fault.text}; it does not fit as token ids either"
             problems.append(Fault(fault.topic, text))
     return tuple(problems)
@@ -520,11 +526,11 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
     If both tables are intact, nothing in the file shows which is right, and both readings are returned. `d2t`
     is None if its numbers are lost.
     """
-    used = _marked(t2d)
-    is_marked = used is not None and len(t2d) == vocab and len(used) == draft_vocab
+    marked_tokens = _marked(t2d)
+    is_marked = marked_tokens is not None and len(t2d) == vocab and len(marked_tokens) == draft_vocab
     if d2t is None or len(d2t) != draft_vocab:
         return (FROM_T2D,) if is_marked else ()
-    if is_marked and _fitting_readings(d2t, used, vocab):
+    if is_marked and _fitting_readings(d2t, marked_tokens, vocab):
         return ()
     # zeros are no map of a reduced vocabulary unless t2d marks the first tokens
     is_mapped = any(d2t) and _is_valid(offset_targets(d2t), vocab)
@@ -532,43 +538,58 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
 
 
 def moved_back(
-    numbers: Ids, late: int, *, are_offsets: bool, used: Ids | None, vocab: int
+    numbers: Ids, late: int, *, are_offsets: bool, marked_tokens: Ids | None, vocab: int
 ) -> tuple[int | None, ...] | None:
     """Return the target token of each row of a table whose `numbers` stand `late` rows too late.
 
-    The numbers are offsets or token ids; `used` are the tokens that t2d marks. The number of a row at the end
-    fell off the table: its token is None unless t2d, the other rows' order or the numbers at the other end
-    determine it. Returns None if these numbers are no table.
+    The numbers are offsets or token ids; `marked_tokens` are the tokens that t2d marks, None without t2d. If
+    `late` is positive, the first `late` numbers are strange (they belong to no row) and the numbers of the
+    last rows are lost; if it is negative, the other end. A lost row's token is None unless t2d, the other
+    rows' order or the strange numbers determine it. Returns None if these numbers are no table.
     """
     size, lost = len(numbers), abs(late)
     rolled = tuple(numbers[(row + late) % size] + row * are_offsets for row in range(size))
-    sure = rolled[: size - late] if late > 0 else rolled[lost:]
-    if not sure or not _is_valid(sure, vocab) or not set(sure) <= set(used or sure):
+    kept_rows = rolled[: size - late] if late > 0 else rolled[lost:]
+    if (
+        not kept_rows
+        or not _is_valid(kept_rows, vocab)
+        or not set(kept_rows) <= set(marked_tokens or kept_rows)
+    ):
         return None
-    # what came in at an end may be a filling: zeros, or the last number again
-    came_in, last = (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
-    is_determined = {0, -1, last}.isdisjoint(came_in) if used is None else set(rolled) == set(used)
-    is_in_order = is_ascending(rolled) or not is_ascending(sure)
-    if is_determined and is_in_order and _is_valid(rolled, vocab):
+    # the strange numbers are the lost ones, rolled round, or a filling: zeros, -1, or the next number
+    # repeated; with t2d, they are the lost ones if the rolled table has exactly its tokens
+    strange_numbers, next_number = (
+        (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
+    )
+    is_no_filling = (
+        {0, -1, next_number}.isdisjoint(strange_numbers)
+        if marked_tokens is None
+        else set(rolled) == set(marked_tokens)
+    )
+    is_in_order = is_ascending(rolled) or not is_ascending(kept_rows)
+    if is_no_filling and is_in_order and _is_valid(rolled, vocab):
         return rolled
-    ends = _fallen_off(sure, late, used, vocab)
-    return (*sure, *ends) if late > 0 else (*ends, *sure)
+    ends = _lost_tokens(kept_rows, late, marked_tokens, vocab)
+    return (*kept_rows, *ends) if late > 0 else (*ends, *kept_rows)
 
 
-def _fallen_off(sure: Ids, late: int, used: Ids | None, vocab: int) -> Sequence[int | None]:
-    """Return the tokens of the rows after `sure` (before, if `late` is negative); None for an unknown one."""
-    low, high = (sure[-1], vocab) if late > 0 else (-1, sure[0])
-    free, is_sorted = set(range(vocab) if used is None else used) - set(sure), is_ascending(sure)
+def _lost_tokens(kept_rows: Ids, late: int, marked_tokens: Ids | None, vocab: int) -> Sequence[int | None]:
+    """Return the tokens of the rows after `kept_rows` (before, if `late` is negative); None if unknown."""
+    low, high = (kept_rows[-1], vocab) if late > 0 else (-1, kept_rows[0])
+    free, is_sorted = (
+        set(range(vocab) if marked_tokens is None else marked_tokens) - set(kept_rows),
+        is_ascending(kept_rows),
+    )
     fitting = sorted(token for token in free if not is_sorted or low < token < high)
     is_determined = len(fitting) == abs(late) and (is_sorted or len(fitting) == 1)
     return fitting if is_determined else [None] * abs(late)
 
 
-def is_rolled(numbers: Ids, late: int, used: Ids | None, vocab: int) -> bool:
-    """Whether offsets or ids of tokens in order were rolled so many rows on; `used` as t2d marks them."""
+def is_rolled(numbers: Ids, late: int, marked_tokens: Ids | None, vocab: int) -> bool:
+    """Whether offsets or ids of tokens in order were rolled so many rows on."""
     rolled = (*numbers[late:], *numbers[:late])
     return any(
-        is_ascending(table) and _is_valid(table, vocab) and set(table) == set(used or table)
+        is_ascending(table) and _is_valid(table, vocab) and set(table) == set(marked_tokens or table)
         for table in (offset_targets(rolled), rolled)
     )
 
@@ -583,15 +604,17 @@ def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
     return t2d is None and any(d2t) and len(_fitting_readings(d2t, None, vocab)) > 1
 
 
-def _fitting_readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
+def _fitting_readings(d2t: Ids, marked_tokens: Ids | None, vocab: int) -> dict[str, Ids]:
     # the meanings of d2t that give a valid draft vocabulary, equal to t2d's if there is one
     return {
         kind: targets
         for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))
         if _is_valid(targets, vocab)
-        and (used is None or tuple(sorted(targets)) == used)
+        and (marked_tokens is None or tuple(sorted(targets)) == marked_tokens)
         and (
-            used is not None or kind == "offset" or all(first < second for first, second in pairwise(targets))
+            marked_tokens is not None
+            or kind == "offset"
+            or all(first < second for first, second in pairwise(targets))
         )
     }
 
@@ -603,7 +626,7 @@ def _count_mismatch(marked: int, draft_vocab: int) -> str:
     )
 
 
-def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
+def _misfits(targets: Ids, marked_tokens: Ids | None, vocab: int) -> list[Fault]:
     """Return why `targets` are no draft vocabulary; each text follows "d2t, read as offsets,"."""
     inside = [target for target in targets if 0 <= target < vocab]
     problems = []
@@ -614,7 +637,7 @@ def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
         problems.append(
             Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)")
         )
-    if not problems and used is not None and (others := len(set(targets).difference(used))):
+    if not problems and marked_tokens is not None and (others := len(set(targets).difference(marked_tokens))):
         problems.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
     return problems
 

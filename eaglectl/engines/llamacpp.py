@@ -81,6 +81,7 @@ CONDITIONS: Mapping[str, Condition] = {
 
 
 def _words(case: Case) -> Mapping[str, Any]:
+    # the values that texts of llama.cpp's facts may name in braces
     view = case.view
     return {
         **common_words(case),

@@ -135,6 +135,7 @@ CONDITIONS: Mapping[str, Condition] = {
 
 
 def _words(case: Case) -> Mapping[str, Any]:
+    # the values that texts of SGLang's facts may name in braces
     view, norms = case.view, case.view.drafter.norms
     return {
         **common_words(case),

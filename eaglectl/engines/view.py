@@ -165,6 +165,7 @@ def as_seen(engine: str, release: str, target: Target) -> Target:
 
 
 def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
+    # whether a target's class in a release captures aux states, and where that is known from
     source, data = f"{row.source} ({row.since})", targets_data(engine)
     if row.captures == "lacks":
         text = data["unread" if row.state else "lacking"]["text"]

@@ -62,7 +62,7 @@ class Checkpoint(Struct, frozen=True):
 
     `scattered` are tensors with unreadable data: those of pickles that are not on this machine, or do not
     store it in one place. `names` are the names of all files. `nested` is a pickle with its tensors inside
-    another item. `claim` is why eaglectl.json is no evidence of these files, "" if it is. `unread` is the
+    another item. `distrust` is why eaglectl.json is no evidence of these files, "" if it is. `unread` is the
     only part of the weights that was compared with it, "" if all bytes were.
     """
 
@@ -75,7 +75,7 @@ class Checkpoint(Struct, frozen=True):
     scattered: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
     nested: str = ""
-    claim: str = ""
+    distrust: str = ""
     unread: str = ""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -105,13 +105,13 @@ class Checkpoint(Struct, frozen=True):
     @property
     def record(self) -> Mapping[str, Any]:
         """eaglectl.json; empty where there is none, or one that is no evidence of these files."""
-        return {} if self.claim else self.sidecars.get(RECORD, {})
+        return {} if self.distrust else self.sidecars.get(RECORD, {})
 
     @property
     def earlier(self) -> Mapping[str, Any] | None:
         """The record that the next one continues: valid evidence, or the record of an untrained start."""
         record = self.sidecars.get(RECORD, {})
-        return record if record and (not self.claim or is_untrained(record)) else None
+        return record if record and (not self.distrust or is_untrained(record)) else None
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +121,7 @@ class Checkpoint(Struct, frozen=True):
 
 @contextmanager
 def _errors_name_source(source: Source) -> Iterator[None]:
+    # errors of a file get the source's place in front, once
     try:
         yield
     except UnreadableError as error:
@@ -154,7 +155,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             files, tensors, metadata = _read_weights(source)
         names = source.names()
         sidecars = {name: _read_object(source, name) for name in (QUANTISATION, RECORD) if name in names}
-        claim = unread = ""
+        distrust = unread = ""
         if RECORD in sidecars:
             from eaglectl.files.records import compare_record  # late: it loads what hashes
 
@@ -163,7 +164,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
                 ends[tensor.file] = min(ends[tensor.file] or tensor.start, tensor.start)
             beside = [config_name(names) or CONFIG, *sidecars.keys() & {QUANTISATION}]
             opened = cast("FolderSource | HubSource", source)
-            claim, unread = compare_record(opened, beside, ends, headers_only=headers_only)
+            distrust, unread = compare_record(opened, beside, ends, headers_only=headers_only)
         return Checkpoint(
             source,
             config,
@@ -174,7 +175,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             scattered,
             names,
             nested,
-            claim,
+            distrust,
             unread,
         )
 
@@ -182,6 +183,8 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
 def _read_weights(
     source: Source,
 ) -> tuple[tuple[str, ...], Mapping[str, StoredTensor], Mapping[str, str]]:
+    # the weight files, with their tensors and metadata; raises for none, and for files that contradict each
+    # other
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -288,6 +291,7 @@ def _folders_hint(source: Source, kind: str = "checkpoint") -> str:
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
+    # the files that engines load, and the index's map of tensors to files, None without an index
     if source.only is not None and source.only.endswith(".safetensors"):
         return (source.only,), None
     names = source.names()
@@ -337,6 +341,7 @@ def _read_header(source: Source, file: str, ahead: int) -> Header:
 
 
 def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> None:
+    # raise UnreadableError if the index and the shards' headers name different tensors
     for name, file in weight_map.items():
         if name not in tensors:
             raise UnreadableError(f"{INDEX} places {name} in {file}, and it is not there", SHARDS, INDEX)

@@ -248,6 +248,7 @@ def _check_cover(tensors: list[StoredTensor], base: int, file_size: int) -> None
 
 
 def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
+    # one entry of a header, checked; offsets in it count from the end of the header, `base`
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise UnreadableError(f"{name} needs exactly dtype, shape and data_offsets in the header")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -258,10 +259,16 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
             f"{name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit non-negative"
             " integers in order"
         )
-    *counts, bits = accumulate((*shape, DTYPE_BITS[dtype]), mul)
+    *partial_products, bits = accumulate((*shape, DTYPE_BITS[dtype]), mul)
     span, about = offsets[1] - offsets[0], f"{name} is {dtype} {shape}"
-    # at any axis, as in the safetensors library; before the next, as Python prints no longer number
-    _refuse((max((*counts, bits)) >= LIMIT, f"{about}, which is more bits than a 64-bit integer can count"))
+    # the limit applies to every partial product, as in safetensors; this check comes first, as Python refuses
+    # to format a longer int in the next message
+    _refuse(
+        (
+            max((*partial_products, bits)) >= LIMIT,
+            f"{about}, which is more bits than a 64-bit integer can count",
+        )
+    )
     _refuse((bits % 8 or bits // 8 != span, f"{about} = {bits // 8} bytes, and its offsets span {span}"))
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
 

@@ -148,6 +148,7 @@ def _digests(files: Sequence[_ListedFile]) -> ListedDigests:
 def _read(
     request: HubRequest, url: str, headers: Mapping[str, str], most: int
 ) -> tuple[int, Mapping[str, str], bytes]:
+    # one GET request: status, headers and at most `most` bytes; a failure never shows the client's text
     seconds = float(load_client().constants.HF_HUB_DOWNLOAD_TIMEOUT)
     options = {"headers": dict(headers), "timeout": seconds, "follow_redirects": True}
 
@@ -270,6 +271,8 @@ class HubSource:
         return data[start - first : stop - first]
 
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
+        # bytes [start, stop) of a file at this commit, checked against the length and the digest that the Hub
+        # lists
         request, size = replace(self.request, file=name), self.sizes[name]
         is_part, headers = stop - start < size, dict(self.headers)
         if is_part:
@@ -326,6 +329,7 @@ class HubSource:
         return folder
 
     def _download(self, names: Sequence[str]) -> FolderSource:
+        # whole files into the Hub client's cache, checked against the commit and the sizes that the Hub lists
         request = self.request
         with DOWNLOADS, hub_calls():
             try:

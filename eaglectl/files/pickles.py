@@ -247,6 +247,7 @@ def tensor_view(name: str, value: Object) -> _View:
 
 
 def _checked(view: _View) -> _View:
+    # raise for a tensor that reads outside of its storage, or whose dtype no drafter has
     name, shape, strides = view.name, view.shape, view.strides
     if view.dtype not in ITEM_BYTES:
         raise UnfitTensorError(name, f"of dtype {view.dtype}")
@@ -423,6 +424,7 @@ def read_table(source: Source, table: str) -> tuple[_DistributedTensor, ...]:
 def _entry(
     source: Source, table: str, name: str, value: Value, places: Mapping[Any, Value]
 ) -> _DistributedTensor:
+    # a tensor of torch's distributed checkpoints, whose pieces must fill it exactly
     fields, about = _fields(value, "TensorStorageMetadata"), shortened(name)
     shape, stored = _sizes(fields.get("size")), fields.get("chunks")
     match fields.get("properties"):
@@ -447,6 +449,7 @@ def _entry(
 def _chunk(
     source: Source, table: str, name: str, item: Value, shape: tuple[int, ...], places: Mapping[Any, Value]
 ) -> _Chunk:
+    # where one piece of a distributed tensor is stored, checked against the tensor and the file
     block = _fields(item, "ChunkStorageMetadata")
     offsets, sizes = _sizes(block.get("offsets")), _sizes(block.get("sizes"))
     is_alike = len(offsets) == len(sizes) == len(shape)
@@ -649,6 +652,7 @@ def read_tensors(source: Source, file: str) -> dict[str, "torch.Tensor"]:
 
 
 def _views(source: Source, file: str, *, has_places: bool = True) -> tuple[TorchFile, tuple[_View, ...]]:
+    # a file's tensors; a small file that describes huge tensors by repeating bytes is refused
     with _named(file):
         saved = _load(source, file, has_places=has_places)
         views = state_views(saved.value)
@@ -688,6 +692,7 @@ def _named(file: str) -> Iterator[None]:
 
 
 def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
+    # open a torch file; it must be on this machine if the places of its data are needed
     check(
         (
             has_places and source.path(name) is None,

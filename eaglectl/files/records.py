@@ -143,6 +143,7 @@ def start_sha256(
 def _compare_tensors(
     path: Path, threads: Digests, name: str, list_name: str, listed_file: StatedFile
 ) -> CheckedFile:
+    # compare a file tensor by tensor with its digests in a record, to name those that differ
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -138,6 +138,7 @@ class Folder:
         self.stack = ExitStack()
 
     def __enter__(self) -> "Folder":
+        # make the folder's parents and a folder beside it to write in; both go if anything fails
         with ExitStack() as stack:
             stack.enter_context(stopped_by_signals())
             stack.callback(unregister_removal, self._remove_made)
@@ -408,6 +409,7 @@ class Digests:
         return RangeDigests(name, {key: digest(place) for key, place in in_order})
 
     def _hash(self, name: str, descriptor: int, place: Range, algorithm: Algorithm) -> str:
+        # the digest of a range of an open file, block by block, until the writer is stopped
         start, stop = place
         digest: Any = blake3() if algorithm == "blake3" else hashlib.sha256()
         buffer = memoryview(bytearray(min(BLOCK, stop - start)))

@@ -86,7 +86,7 @@ MEANINGS = (
 )
 # keys that match a pattern above and change nothing that an EAGLE-3 drafter computes, whatever their value:
 # switches that a tensor decides (q/k norms), keys of MoE, hybrid or DeepSeek targets, trainers' own constants
-HARMLESS = frozenset(
+KEYS_WITHOUT_EFFECT = frozenset(
     {
         *("mlp_only_layers", "moe_layers", "moe_layer_indices", "dense_layers", "attention_layers"),
         *("attn_layer_indices", "full_attention_layers", "linear_attention_layers", "mamba_layers"),
@@ -266,10 +266,15 @@ def mask_token(config: Mapping[str, Any]) -> Any:
     return next((value for key in MASK_KEYS if (value := at(config, key)) is not None), None)
 
 
-def are_ids(place: str, value: Any) -> bool:
-    """Whether a value that nobody reads looks like layer ids."""
+def looks_like_layer_ids(place: str, value: Any) -> bool:
+    """Whether a key that no reader took looks like the layers whose states the drafter was trained on.
+
+    These are lists of numbers under a name with "layer", "capture" or "aux", and a number, a text with digits
+    or an object under a name of layer ids. They are asked about: another trainer's key may state other layers
+    than the ones that were read. Counts of layers, rope settings and known keys without effect are none.
+    """
     name = _last_key(place)
-    if name in HARMLESS or _ROPE_NAME.search(name):
+    if name in KEYS_WITHOUT_EFFECT or _ROPE_NAME.search(name):
         return False
     if _is_numbers(value):
         return _LIST_NAME.search(name) is not None
@@ -303,7 +308,7 @@ def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
         neutral = [
             default for default in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(default) is bool)
         ]
-        if meaning and name not in HARMLESS and value not in (None, "", [], {}, *neutral):
+        if meaning and name not in KEYS_WITHOUT_EFFECT and value not in (None, "", [], {}, *neutral):
             why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
             meaning = "if it does not change what the drafter computes"
             notes.append(

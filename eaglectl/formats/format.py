@@ -144,7 +144,7 @@ class CheckpointSummary(Struct, frozen=True):
     metadata: Mapping[str, str]
     quantisation: Mapping[str, Any] = field(default_factory=dict)
 
-    def has(self, *parts: str) -> bool:
+    def has_any(self, *parts: str) -> bool:
         """Whether any tensor name contains any of `parts`."""
         return any(part in name for name in self.names for part in parts)
 

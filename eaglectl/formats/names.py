@@ -192,6 +192,7 @@ def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bo
 
 
 def _join_halves(module: str, names: Names, dims: Dimensions) -> Tensor:
+    # kv_b_proj from SGLang's two runtime halves of it
     keys, values = names.tensors.get(f"{module}.w_kc"), names.tensors.get(f"{module}.w_vc")
     if keys is None or values is None:
         raise RefusedError(
@@ -222,6 +223,7 @@ def _join_halves(module: str, names: Names, dims: Dimensions) -> Tensor:
 
 
 def _split_rows(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
+    # the tensors that a fused one stores as consecutive rows (qkv_proj, gate_up_proj)
     parts = _split_fused(name)
     if not parts:
         return
@@ -265,9 +267,9 @@ def _split_rows(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[T
 
 
 def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
-    """Raise RefusedError for a tensor that is not the product of dimensions that it should be.
+    """Raise RefusedError for a tensor whose shape is not the one that the dimensions give.
 
-    A d2t beside t2d is a problem, as t2d may give d2t.
+    A wrong d2t is only noted if there is a t2d to rebuild it from. Packed weights have shapes of their own.
     """
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
@@ -391,6 +393,7 @@ TOGETHER = (
 
 
 def _required_names(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
+    # the names that a drafter of these dimensions must have
     parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     if dims.attention == "MLA":
         parts = (
@@ -478,6 +481,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
 
 def _plain_shapes(names: Names) -> Shapes:
+    # the shapes that dimensions can be read from: without packed weights, whose shape is another
     tables = names.tensors
     packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
     four_bit = {
@@ -507,6 +511,7 @@ def _first_size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
 
 
 def _stated_or_measured(keys: Keys, key: str, from_tensors: int | None, *, always: bool = False) -> int:
+    # a dimension: the tensors decide if one shows it, with a note if config.json differs; else config.json
     from_config = keys.get(key, int)
     value = from_config if from_tensors is None else from_tensors
     if value is None:
@@ -526,20 +531,21 @@ def _stated_or_measured(keys: Keys, key: str, from_tensors: int | None, *, alway
     return value
 
 
-def _divided(name: str, rows: int, by: int, what: str) -> int:
+def _divided(name: str, rows: int, divisor: int, divisor_name: str) -> int:
     check(
         (
-            rows % by,
-            f"{name} has {rows} rows, not a multiple of {what} = {by}; correct config.json",
+            rows % divisor,
+            f"{name} has {rows} rows, not a multiple of {divisor_name} = {divisor}; correct config.json",
             "config-dimensions",
             "config.json",
         ),
         error=RefusedError,
     )
-    return rows // by
+    return rows // divisor
 
 
 def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
+    # rows of lm_head and d2t, else the config's number, else the whole vocabulary
     key, rows = "draft_vocab_size", _first_size(shapes, ("lm_head.weight", 0), ("d2t", 0))
     evidence = f"lm_head and d2t have {rows} rows"
     if rows is None or not keys.disbelieved(key, evidence):
@@ -658,6 +664,8 @@ def _read_width(keys: Keys, norm_width: int | None, target: Target) -> int | Non
 
 
 def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: bool) -> None:
+    # note or ask about a count of aux states that differs from fc's; fc's width alone leaves it open if the
+    # target's width is not known
     key, (hidden, total) = "num_aux_hidden_states", fc
     evidence = f"fc.weight [{hidden}, {total}] takes {total // width} of width {width}"
     if is_width_known and keys.disbelieved(key, evidence):
@@ -718,6 +726,8 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
 
 
 def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None) -> int:
+    # by q_norm, then q_proj, then a fused qkv_proj, then the config; RefusedError if they contradict each
+    # other
     query = _first_size(shapes, (f"{ATTENTION}q_proj.weight", 0), (f"{ATTENTION}o_proj.weight", 1))
     fused = _first_size(shapes, (f"{ATTENTION}qkv_proj.weight", 0))
     head_dim = _first_size(shapes, (f"{ATTENTION}q_norm.weight", 0))
@@ -755,6 +765,7 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None)
 
 
 def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
+    # the dimensions of multi-head latent attention: tensors decide, and the config where none shows a size
     def size(*places: tuple[str, int]) -> int | None:
         return _first_size(shapes, *((f"{ATTENTION}{name}", axis) for name, axis in places))
 

@@ -104,6 +104,7 @@ def _read_ids(keys: Keys, place: str) -> Ids:
 
 
 def _layers_of_ids(keys: Keys, format: Format, count: int, target: Target, meaning: Meaning) -> AuxLayers:
+    # the boundaries that ids mean in a convention; None, and a question, if their number is not fc's
     ids, convention, how = meaning
     if convention is None or len(ids) != count:
         if convention:
@@ -143,6 +144,7 @@ def _layers_of_ids(keys: Keys, format: Format, count: int, target: Target, meani
 
 
 def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
+    # the boundaries by --aux-layers; raises UsageError if they do not fit fc or the target
     ids = answers.aux_layers or ()
     convention: Convention = answers.aux_convention or "boundary"
     boundaries = to_boundaries(ids, convention)
@@ -167,6 +169,7 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
 def _ids_meaning(
     keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
 ) -> Meaning:
+    # the ids that count, their convention and how it is known; None for an open convention
     key, ids = next(iter(lists.items()))
     readings = {place: _possible_boundaries(keys, format, place, ids) for place, ids in lists.items()}
     pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
@@ -188,6 +191,7 @@ def _ids_meaning(
 
 
 def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], believed: str) -> Note:
+    # a question on lists that disagree in every convention; a warning if the trainer reads one of them
     first, second = pair
     text = (
         f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which agree"
@@ -221,6 +225,7 @@ def _possible_boundaries(keys: Keys, format: Format, place: str, ids: Ids) -> se
 def _choose_convention(
     keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers
 ) -> Meaning:
+    # the first evidence that holds decides; only some of it depends on the producer
     where, answer = COMMON_PLACES.get(key, f"ids in {key}"), answers.aux_convention
     declared, depth = _declared_convention(format, key), target.depth
     is_certain, pattern = _is_certain(keys, format, key), convention_by_pattern(ids, depth)
@@ -254,6 +259,7 @@ def _choose_convention(
 def _convention_question(
     where: str, ids: Ids, target: Target, declared: Convention | None, *, is_copy: bool
 ) -> Note:
+    # ask which convention the ids have, with the producer's as the usual one
     raised = [j + 1 for j in ids]
     if is_copy:
         why = (
@@ -299,6 +305,7 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
 
 
 def _default_layers(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+    # the producer's default layers; open, with a question, if it is not sure that it trained on them
     default, depth = format.training_default, target.depth
     boundaries = default.at(depth) if default and depth else None
     words, size = (default.words, len(default.at(LARGE_DEPTH))) if default else ("", count)
@@ -402,6 +409,7 @@ def norms_by_record(keys: Keys, norms: Norms, producer: str, twice: object) -> N
 def _read_norm_output(
     keys: Keys, format: Format, summary: CheckpointSummary, answers: Answers, *, has_fc_norm: bool
 ) -> bool | None:
+    # by the user, then the producer, then the config; None, with a question, if it stays open
     key = "norm_output"
     from_config = _read_flag(keys, key, answers)
     if (answer := answers.semantics.get(key)) is not None:
@@ -459,6 +467,7 @@ def _question_of_tensor(flag: str, contradiction: str, tensor: str) -> Note:
     return question(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", [choice])
 
 
+# whether a norm is there, by its tensors: a flag without tensors is refused, as engines would use ones
 def _read_tensor_flag(
     keys: Keys, answers: Answers, flag: str, tensor: str, *, count: int, needed: int
 ) -> bool:
@@ -683,6 +692,7 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
 def _with_answers(
     rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
 ) -> Rope:
+    # the rope with the user's base and scaling in the place of the file's
     target_rotary = target.rope
     if target_rotary is None and "target" in (answer.base, answer.scaling):
         advice = "pass --target to read its rope"
@@ -705,6 +715,7 @@ def _with_answers(
 def _ask_contradictions(
     keys: Keys, answers: Answers, bases: Mapping[str, float], scalings: Mapping[str, Mapping[str, Any]]
 ) -> None:
+    # ask about bases and scalings that config.json states twice, and differently
     answer = RopeAnswer.of(answers)
     if answer.base in (None, "stored") and len(set(bases.values())) > 1:
         listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
@@ -777,6 +788,7 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
 
 
 def _checked_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    # the scaling with one name for its type; None for the default, which scales nothing
     kind = raw.get("rope_type", raw.get("type", "default"))
     check(
         (

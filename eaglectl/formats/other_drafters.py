@@ -323,6 +323,7 @@ def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mappin
 
 
 def _other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
+    # the family of a drafter that is no EAGLE-3, with the mark that shows it; None for EAGLE-3
     if family := _speculators_family(config):
         return family
     for marked, mark in _marks(config, tensors):
@@ -374,6 +375,7 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
 
 
 def _by_shape(config: Mapping[str, Any], shapes: Shapes, query: tuple[int, ...]) -> str | None:
+    # the family by the shapes of fc and q_proj, where no name tells
     if (fc := shapes.get("fc.weight")) is not None:
         is_wide = len(fc) == 2 and fc[1] == 2 * fc[0]
         if not is_wide and (len(fc) != 2 or query[1:] != fc[:1]):
@@ -449,6 +451,7 @@ def _is_marked(config: Mapping[str, Any]) -> bool:
 
 
 def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:
+    # why a folder is no drafter's; "" if its tensors could be one's
     kind = next((f" ({name})" for name in _architectures(config)), "")
     try:
         tensors = read_checkpoint(source, headers_only=True).tensors

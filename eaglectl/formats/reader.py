@@ -21,8 +21,8 @@ from eaglectl.formats.config_keys import (
     OBJECTS,
     TARGET_DEPTH,
     Keys,
-    are_ids,
     at,
+    looks_like_layer_ids,
     mask_token,
     number_notes,
     unread_questions,
@@ -154,6 +154,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
 
 def _read(stored: _Stored, answers: Answers) -> Drafter:
+    # read with given answers; every reader adds its notes to `keys`, and what no reader took is asked about
     format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
     keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
     record, sidecar = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
@@ -161,7 +162,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     taken = _taken(stored)
     unread = keys.unread(taken, format)
-    ids = {place: value for place, value in unread.items() if are_ids(place, value)}
+    ids = {place: value for place, value in unread.items() if looks_like_layer_ids(place, value)}
     aux = read_aux_layers(keys, format, dims.aux, target, answers, ids)
     rope = read_rope(
         keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
@@ -299,6 +300,7 @@ def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
 
 
 def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
+    # where the target is known from, and whether its width and vocabulary fit the drafter
     keys.note(target.origin, "note", "target", target.origin)
     for change in target.changes:
         keys.note(True, "note", "target", change, "changed-target")
@@ -313,6 +315,7 @@ def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
 
 
 def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
+    # the user's mask token for a parallel drafter; a question if nobody states it
     if "mask_hidden" not in tensors or mask_token(keys.config) is not None:
         return {}
     if answer := answers.semantics.get("mask_token_id"):

@@ -44,9 +44,9 @@ AUX_KEYS = {"--aux-layers", "--aux-convention"}
 class _Record(Struct, frozen=True):
     """What eaglectl.json states of facts that a source may leave open; nothing where there is none.
 
-    `is_edited`: config.json is not the file that was written with it. `claim`: why it is no evidence of these
-    files; what it states beside them is then asked about where it contradicts them, and answers nothing.
-    `unread` is the part of the weights that alone was compared with it.
+    `is_edited`: config.json is not the file that was written with it. `distrust`: why it is no evidence of
+    these files; what it states beside them is then asked about where it contradicts them, and answers
+    nothing. `unread` is the part of the weights that alone was compared with it.
     """
 
     settled: tuple[Settlement, ...] = ()
@@ -56,18 +56,18 @@ class _Record(Struct, frozen=True):
     layout: str = ""
     layers_from: str = "written by eaglectl, which did not record from what"
     is_edited: bool = False
-    claim: str = ""
+    distrust: str = ""
     unread: str = ""
 
 
-def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Drafter:
+def settled_drafter(read: Read, user_answers: Answers, checkpoint: Checkpoint) -> Drafter:
     """Return the drafter, read with the user's answers and with all else that settles open facts.
 
     `read` reads the checkpoint with given answers. Raises UsageError for an answer about the source of a
     conversion instead of its output.
     """
     record = _read_record(checkpoint)
-    answers = _without_source_convention(read, given, record)
+    answers = _without_source_convention(read, user_answers, record)
     drafter = read(answers)
     label = split_name(checkpoint.source.label)[0]
     published = published_drafter(label, checkpoint.config, drafter.target.repo)
@@ -89,8 +89,8 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
             recorded.add(choice.key)
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
-    questions = _answered_questions(read, given) | questions
-    carried = _held(_carried(drafter, given, record), drafter, record)
+    questions = _answered_questions(read, user_answers) | questions
+    carried = _held(_carried(drafter, user_answers, record), drafter, record)
     new = [
         _settlement(drafter, choice, answers, questions.get(choice.key), read)
         for choice in answers.choices
@@ -111,7 +111,7 @@ def _held(entries: Iterable[Settlement], drafter: Drafter, record: _Record) -> S
     return [
         entry
         for entry in entries
-        if not record.claim or entry.by == "assumed" or entry.fact != _fact(drafter, entry.about)
+        if not record.distrust or entry.by == "assumed" or entry.fact != _fact(drafter, entry.about)
     ]
 
 
@@ -138,16 +138,18 @@ def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
 def _all_notes(
     drafter: Drafter, carried: Sequence[Settlement], new: Sequence[Settlement], record: _Record
 ) -> Iterator[Note]:
+    # the drafter's notes, then what the record contradicts, how facts were settled, and what of the record
+    # was not compared
     yield from drafter.notes
     edited = [entry for entry in carried if entry.fact != _fact(drafter, entry.about)]
     for entry in edited:
         yield _question_of_edit(drafter, entry.about, entry.fact, f"{entry.answer} {entry.by}")
     if record.is_edited:
         yield from _edited_facts(drafter, (*carried, *new), record)
-    yield from (_settled_note(entry, RECORDED) for entry in carried if entry not in edited)
-    yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
-    if record.claim:
-        yield Note("note", RECORD, f"{RECORD} is not evidence of these files: it {record.claim}")
+    yield from (_settled_note(entry, is_recorded=True) for entry in carried if entry not in edited)
+    yield from (_settled_note(entry, is_recorded=False) for entry in new if entry.by != "given")
+    if record.distrust:
+        yield Note("note", RECORD, f"{RECORD} is not evidence of these files: it {record.distrust}")
     if record.unread:
         text = f"of the weights only {record.unread} were compared with {RECORD}, and not their bytes"
         yield Note("note", RECORD, f"{text}; verify and validate compare these")
@@ -179,6 +181,7 @@ def fact_record(drafter: Drafter) -> dict[str, Any]:
 
 
 def _read_record(checkpoint: Checkpoint) -> _Record:
+    # the fields of eaglectl.json that have the expected form; others count as absent
     sidecar = checkpoint.sidecars.get(RECORD, {})
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(_Record):
@@ -189,7 +192,7 @@ def _read_record(checkpoint: Checkpoint) -> _Record:
         case {"output": {"files": {"config.json": {"sha256": str(digest)}}}}:
             is_edited = sha256(checkpoint.source.read(CONFIG)).hexdigest() != digest
     return _Record(
-        **{**fields, "is_edited": is_edited, "claim": checkpoint.claim, "unread": checkpoint.unread}
+        **{**fields, "is_edited": is_edited, "distrust": checkpoint.distrust, "unread": checkpoint.unread}
     )
 
 
@@ -200,7 +203,8 @@ def _candidates(
     record: _Record,
     published: PublishedDrafter | None,
 ) -> Iterator[tuple[Choice, Origin | None]]:
-    if not record.claim and (recorded := _recorded_choice(note, drafter, record)):
+    # answers to a question in the order of their weight: the record, a publication, an assumption on request
+    if not record.distrust and (recorded := _recorded_choice(note, drafter, record)):
         yield recorded, None
     keys = {choice.key for choice in note.choices} | (AUX_KEYS if note.about == AUX else set())
     texts = list(map(str, note.whole_choices))
@@ -287,6 +291,7 @@ def _carried(drafter: Drafter, user_answers: Answers, record: _Record) -> Iterat
 def _settlement(
     drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
 ) -> Settlement:
+    # how an answer settled a fact; an assumed one keeps the question's choices, to be settled later
     origin = answers.origins.get(choice.key, Origin())
     if note is None:
         about = AUX if choice.key in AUX_KEYS else {"rope": ROPE[0]}.get(choice.key, choice.key)
@@ -327,7 +332,10 @@ def _words(entry: Settlement) -> str:
     return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
 
 
-def _settled_note(entry: Settlement, prefix: str) -> Note:
+def _settled_note(entry: Settlement, *, is_recorded: bool) -> Note:
+    # How a fact was settled. "known": the public training of this published drafter states it; "published":
+    # its authors served it so, which leaves the question open.
+    prefix, evidence = RECORDED if is_recorded else "", f" ({entry.evidence})" if entry.evidence else ""
     if entry.by == "assumed":
         return Note(
             "warning",
@@ -338,16 +346,16 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
             choices=entry.choices,
             advice=f"; settle it by {options(entry.choices)}",
         )
-    text = f"{prefix}{_words(entry)}"
     if entry.by == "published":
-        how = f" ({entry.evidence})" if entry.evidence else ""
-        text = f"{prefix}{entry.answer}, as its authors ran it{how}; open: {entry.question}"
-    if entry.by in ("published", "known") and not prefix:
+        text = f"{prefix}{entry.answer}, as its authors ran it{evidence}; open: {entry.question}"
+    else:
+        text = f"{prefix}{_words(entry)}"
+    if entry.by in ("published", "known") and not is_recorded:
         text += "; only its name and config identify the weights: no digest of them is published"
     return Note("note", entry.about, text, is_open=entry.by == "published")
 
 
-def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> Note:
+def _question_of_edit(drafter: Drafter, about: str, recorded: Any, origin: str) -> Note:
     current = _fact(drafter, about)
     of_file = [Choice(SEMANTICS_OPTION, "rope=stored", "what config.json says")]
     if about not in ROPE:
@@ -355,7 +363,7 @@ def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> 
     return question(
         about,
         f"config.json says {json.dumps(current)} and eaglectl.json records {json.dumps(recorded)}"
-        f"{f' ({how})' if how else ''}: one was edited after the conversion",
+        f"{f' ({origin})' if origin else ''}: one was edited after the conversion",
         "record-edited",
         (*of_file, *_restated(about, recorded, "what eaglectl.json records")),
     )
@@ -376,7 +384,7 @@ def _with_source(drafter: Drafter, new: Sequence[Settlement], record: _Record) -
     settled = [entry for entry in new if entry.about == AUX]
     if words := [_words(entry) for entry in settled if entry.by != "given"]:
         return replace(drafter.aux, how=words[0])
-    is_recorded = record.boundaries and not settled and not record.claim
+    is_recorded = record.boundaries and not settled and not record.distrust
     is_same = is_recorded and _fact(drafter, AUX) == record.boundaries
     if not is_same:
         return drafter.aux

@@ -86,6 +86,7 @@ def _vocabulary(drafter: Drafter, layout: Layout, dtypes: Sequence[str]) -> dict
 
 
 def _decoder(drafter: Drafter) -> dict[str, Any]:
+    # the keys of the decoder layer, as transformers' config classes name them
     dims, rope = drafter.dims, drafter.rope
     config: dict[str, Any] = {
         "hidden_size": dims.hidden,

@@ -65,6 +65,7 @@ def stated_mode() -> str:
 
 
 def _wrap(hook: Hook) -> None:
+    # put `around` in the place of the engine's function, once, if its module is loaded
     place = f"{hook.module}.{hook.function}"
     if (module := sys.modules.get(hook.module)) is None or place in WRAPPED:
         return

@@ -33,29 +33,32 @@ def check_arguments(original: Any, arguments: Any, *rest: Any, **named: Any) -> 
 
 def make_scheduler(original: Any, scheduler: Any, arguments: Any, *rest: Any, **named: Any) -> None:
     """Make a scheduler, which loads the models; the first one looks at its drafter."""
-    drafter, start, guard = dict[str, Any](), None, partial(guarded, ENGINE)
+    seen, start, guard = dict[str, Any](), None, partial(guarded, ENGINE)
     with ExitStack() as watching:
         with guard():
             if start := start_of(arguments):
-                watching.enter_context(watched(drafter, guard))
+                watching.enter_context(watched(seen, guard))
         original(scheduler, arguments, *rest, **named)
     with guard():
-        if start and "model" in drafter and is_first(scheduler):
+        if start and "model" in seen and is_first(scheduler):
             from eaglectl.run.sglang.resolved import describe
 
-            models = (drafter["model"], scheduler.tp_worker.model_runner.model)
-            look_after(start, lambda: describe(scheduler, drafter)["resolved"], lambda: models)
+            models = (seen["model"], scheduler.tp_worker.model_runner.model)
+            look_after(start, lambda: describe(scheduler, seen)["resolved"], lambda: models)
 
 
 @contextmanager
-def watched(drafter: dict[str, Any], guard: Any) -> Iterator[None]:
-    """Note what SGLang does not load of the drafter; its function is its own again at the end."""
+def watched(seen: dict[str, Any], guard: Any) -> Iterator[None]:
+    """Fill `seen` with the drafter's model and its parameters that SGLang did not load.
+
+    ModelRunner.load_model is restored at the end. `guard` wraps our own code.
+    """
     from sglang.srt.model_executor.model_runner import ModelRunner
 
     from eaglectl.run.sglang.resolved import watch_loading
 
     load_model = ModelRunner.load_model
-    watch_loading(drafter, guard)
+    watch_loading(seen, guard)
     try:
         yield
     finally:

@@ -61,12 +61,12 @@ def make_worker(original: Any, worker: Any, *rest: Any, **named: Any) -> None:
 
 def load_watched(load_model: Any, worker: Any, start: Start, *rest: Any, **named: Any) -> Any:
     """Load a worker's models, and look at the drafter in the first process that has it."""
-    drafter, guard = dict[str, Any](), partial(guarded, ENGINE)
+    seen, guard = dict[str, Any](), partial(guarded, ENGINE)
     with ExitStack() as watching:
         with guard():
             from eaglectl.run.vllm.resolved import watched_loading
 
-            watching.enter_context(watched_loading(worker.vllm_config.speculative_config, drafter, guard))
+            watching.enter_context(watched_loading(worker.vllm_config.speculative_config, seen, guard))
         result = load_model(*rest, **named)
     with guard():
         from eaglectl.run.vllm.resolved import find_drafter, is_first, resolved_in_worker
@@ -75,7 +75,7 @@ def load_watched(load_model: Any, worker: Any, start: Start, *rest: Any, **named
         if find_drafter(runner)[1] is not None and is_first(worker.vllm_config):
             look_after(
                 start,
-                lambda: resolved_in_worker(worker, drafter.get("unfilled")),
+                lambda: resolved_in_worker(worker, seen.get("unfilled")),
                 lambda: (find_drafter(runner)[1], runner.get_model()),
             )
     return result

@@ -143,6 +143,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def _reading(
         self,
     ) -> tuple[Mapping[str, Any] | None, Checkpoint | None, Drafter | None, EaglectlError | None]:
+        # config, checkpoint and drafter, as far as they can be read, and the error that ended the reading
         config = checkpoint = None
         if self.read:
             return self.read[0].config, *self.read, None
@@ -509,19 +510,24 @@ def _errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[tuple[str
 
 
 def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
-    # no verdict on an engine whose rules did not run; one on each engine that has no rules at all
+    # A verdict on each requested release of an engine whose rules ran; it is UNKNOWN for a release that
+    # eaglectl does not know. Nothing on an engine whose rules were not selected. An engine whose releases are
+    # not followed always gets its verdict.
     subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
     results = _results(judgement, ids)
-    judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
+    engines_with_run_rules = {
+        name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)
+    }
     for name, release in requested_places(subject.requests):
-        if name in judged and release not in ENGINES[name].releases:
+        if name in engines_with_run_rules and release not in ENGINES[name].releases:
             reasons = (f"not a known release: {UPDATE.format(name)}",)
             yield Verdict(name, release, ServedAs.UNKNOWN, reasons)
-        elif name in judged or name not in ENGINES:
+        elif name in engines_with_run_rules or name not in ENGINES:
             yield _verdict(name, release, subject, results)
 
 
 def _verdict(name: str, release: str, subject: Subject, results: RuleResults) -> Verdict:
+    # errors of the files stand for the verdict if an engine's rules cannot look
     try:  # an error of the files may explain that they are no drafter
         if name not in ENGINES:
             return unfollowed_verdict(name, subject.drafter, subject.flat, results)

@@ -476,6 +476,7 @@ def find_policy(
 
 
 def _read_file(path: Path, label: str) -> Policy | None:
+    # the policy in a file; None for a pyproject.toml without one
     try:
         text = read_small_file(path, MAX_POLICY, "the policy", UsageError).decode()
         if re.search(LONG_KEY, text):

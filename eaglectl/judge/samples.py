@@ -173,6 +173,7 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
 
 
 def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
+    # figures of sampled rows that tell trained weights from others; None if they cannot
     size, count = weights.tensors[name].row_bytes, weights.tensors[name].shape[0]
     rows = [weights.read(name, row * size, (row + 1) * size) for row in _chosen_rows(name, count)]
     if len(set(rows)) == 1:

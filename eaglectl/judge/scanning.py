@@ -85,6 +85,7 @@ def scan(
 
 
 def _read_blocks(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) -> list[_Block]:
+    # summaries of a range of a tensor, block by block, as it may be larger than memory
     step, blocks = _block_size(tensor), list[_Block]()
     columns = tensor.shape[1] if len(tensor.shape) == 2 and step % tensor.row_bytes == 0 else 0
     buffer = memoryview(bytearray(min(step, stop - start)))
@@ -114,6 +115,7 @@ def _zero_rows(words: Words, columns: int, magnitude: int) -> int:
 
 
 def _summarise_block(block: memoryview, dtype: str, columns: int) -> _Block:
+    # the figures of `_Block`; as integers, positive floats compare as they do as numbers
     form = FLOAT_FORMATS[dtype]
     words: Words = np.frombuffer(block, f"<u{form.width}")
     # two reductions without a temporary array: the largest positive number, and the largest negative one
@@ -130,6 +132,7 @@ def _summarise_block(block: memoryview, dtype: str, columns: int) -> _Block:
 
 
 def _join_blocks(dtype: str, blocks: Sequence[_Block]) -> Summary:
+    # a tensor's summary from those of its blocks, in order
     place, peak = 0, max((block[1] for block in blocks), default=0)
     for size, _, bad, first, *_ in blocks:
         if bad:

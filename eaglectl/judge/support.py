@@ -110,6 +110,7 @@ def ideal(version: str, attention: str) -> Drafter:
 
 
 def _written_view(format: Format, engine: str, version: str, attention: str) -> View | None:
+    # an ideal drafter in a layout, as an engine would read it; None if the layout cannot store it
     layout, drafter, family = format.layout, ideal(version, attention), ATTENTION[attention]
     if layout is None or family not in layout.architectures or format.is_parallel:
         return None

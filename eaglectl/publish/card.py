@@ -174,6 +174,7 @@ def make_card(text: str, facts: CardFacts) -> str:
 
 
 def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
+    # add the keys that the front matter lacks; keys that the author wrote stay
     if re.match(MATTER, text) is None:
         if re.match(r"---[ \t]*\r?\n", text):
             raise RefusedError(
@@ -201,6 +202,7 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
 
 
 def _matter_values(facts: CardFacts, libraries: Sequence[str]) -> dict[str, str | Sequence[str] | None]:
+    # the front matter's values by key; empty ones are left out
     tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
     tags += ["speculative-decoding", "draft-model", *libraries]
     datasets = [dataset["name"] for dataset in facts.training.get("datasets", [])]
@@ -234,6 +236,7 @@ def _list(key: str, items: Sequence[str], newline: str) -> str:
 
 
 def _block(facts: CardFacts) -> list[str]:
+    # eaglectl's part of the card
     target = _model(facts.base_model) if facts.base_model else "its target model"
     acceptance = [*(measurement_lines(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
     training = []
@@ -266,6 +269,7 @@ def _model(name: str) -> str:
 
 
 def _facts(facts: CardFacts) -> list[tuple[str, str]]:
+    # the rows of the overview's table
     drafter, dims = facts.drafter, facts.drafter.dims
     boundaries = drafter.aux.boundaries
     aux = "the engines' default" if boundaries is None else ", ".join(map(str, boundaries))
@@ -292,6 +296,7 @@ def _facts(facts: CardFacts) -> list[tuple[str, str]]:
 
 
 def _serving(facts: CardFacts) -> list[str]:
+    # the command of each engine that serves it as trained, with the releases
     if not facts.served:
         return []
     commands = dict(launch_commands(facts.drafter, facts.repo, DRAFT_TOKENS))
@@ -326,6 +331,7 @@ def _serving(facts: CardFacts) -> list[str]:
 
 
 def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
+    # the rows of the table of training; only what the trainer stated
     texts = {
         "data": ", ".join(map(_dataset, training.get("datasets") or ())),
         "answers": RESPONSES.get(training.get("responses", ""), ""),
@@ -565,6 +571,7 @@ def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> Non
 
 
 def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
+    # a record for files that eaglectl did not convert: its source is the checkpoint itself
     config = by_name(drafter.producer).flat(checkpoint.config)
     summary = CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
     return {

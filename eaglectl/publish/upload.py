@@ -446,6 +446,7 @@ class Remote:
             raise
 
     def _create(self, *, is_private: bool) -> RepositoryState:
+        # create the repository, and wait until it appears with the requested visibility
         try:
             call(partial(self.api.create_repo, self.repo, private=is_private), is_repeatable=False)
         except TransferError as error:
@@ -499,6 +500,8 @@ class Remote:
     def _commit(
         self, operations: Sequence[Any], plan: UploadPlan, parent: str, on_progress: OnProgress | None
     ) -> Commit:
+        # one commit on `parent`; if the Hub's answer is lost, it is unknown whether the commit exists, and
+        # the error says so
         request = partial(
             self.api.create_commit,
             commit_message=plan.title,
@@ -606,6 +609,7 @@ class Remote:
 
 
 def _token(repo: str) -> str | None:
+    # the Hub client's token, None without one; no error shows the client's text
     from huggingface_hub import get_token
 
     try:

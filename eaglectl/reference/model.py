@@ -293,6 +293,7 @@ class DraftModel:
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
+        # attention over all keys; the last query's weights are logged if a log is set
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         if self.attention_log is not None:

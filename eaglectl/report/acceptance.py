@@ -95,6 +95,7 @@ def length(report: SmokeReport) -> str:
 
 
 def _acceptance(report: SmokeReport) -> Table:
+    # acceptance by set of prompts and by draft position
     sets = report.by_set if len(report.by_set) > 1 else {}
     head = ("prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k)))
     rows = [
@@ -111,6 +112,7 @@ def _acceptance(report: SmokeReport) -> Table:
 
 
 def _against(against: DrafterComparison) -> Section:
+    # the ratio to the other drafter, of all prompts and by set
     rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
     where = (
         f"at look {against.looks} ({against.confidence:.2%}: all looks have 95 %)"
@@ -161,6 +163,7 @@ def readings_line(variants: Sequence[Variant]) -> str:
 
 
 def _drift(report: SmokeReport) -> Section:
+    # how the fed-back state and the attention change with depth, by condition
     conditions = report.drift_conditions
     depths = range(len(conditions[0].state_growth))
     head = ("condition", "length", *(f"depth {depth}" for depth in depths))
@@ -202,6 +205,7 @@ def share(value: Estimate) -> str:
 
 
 def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
+    # the rows under the first line; empty ones are left out
     run, positions = report.run, enumerate(report.measured.per_position)
     lossless = {
         True: "yes, every output equals plain decoding",
@@ -226,6 +230,7 @@ def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
 
 
 def _run_facts(report: SmokeReport) -> list[tuple[str, Line]]:
+    # the rows on how it was measured; empty ones are left out
     run, choice = report.run, report.choice
     times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
     if run.plain and run.plain_seconds:

@@ -44,6 +44,7 @@ def github(reports: Sequence[Report]) -> str:
 
 
 def _commands(report: Report) -> Iterator[str]:
+    # a report as GitHub's workflow commands, which annotate files
     places = Places(report.path)
     first, more = first_findings(report.findings)
     for finding in first:
@@ -89,6 +90,7 @@ def junit(reports: Sequence[Report]) -> str:
 
 
 def _suite(root: Element, report: Report) -> None:
+    # a report as one JUnit suite: a case for each rule, and for what prevents a verdict
     path = printable(report.path)
     suite = SubElement(root, "testsuite", {"name": path})
     for name, tag, kind, reason in (
@@ -114,6 +116,7 @@ def _suite(root: Element, report: Report) -> None:
 
 
 def _add_findings(case: Element, report: Report, rule: Rule) -> None:
+    # a failure for findings that fail, the others as output of the case
     findings = [finding for finding in report.findings if finding.rule is rule]
     remarks = [_line(finding) for finding in findings if not finding.fails(report.fail_on)]
     remarks += [
@@ -177,6 +180,7 @@ def _overrides(reports: Sequence[Report]) -> list[dict[str, Any]]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
+    # a rule's entry in SARIF
     url = rule_url(rule)
     return {
         "id": rule.id,
@@ -192,6 +196,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _notifications(report: Report) -> Iterator[dict[str, Any]]:
+    # what could not be looked at, as SARIF's notifications, which are no results
     locations = [_location(Places(report.path).find(""))]
     for unchecked in report.unchecked:
         name = f"{unchecked.rule.id} {unchecked.rule.name}"
@@ -212,6 +217,7 @@ def _notifications(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _results(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    # each finding as a SARIF result; suppressed ones keep their reason
     places, findings = Places(report.path), _every_finding(report)
     reasons = [*[None] * len(report.findings), *(suppressed.by.reason for suppressed in report.suppressed)]
     for finding, name, reason in zip(findings, fingerprints(findings), reasons, strict=True):

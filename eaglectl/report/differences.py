@@ -117,6 +117,7 @@ def _served(comparison: Comparison) -> Section:
 
 
 def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
+    # a tensor's difference in words, and how many of its numbers differ, by how much
     a, b, numbers, how = pair.a, pair.b, pair.numbers, str(pair.state)
     match pair.state:
         case TensorState.DTYPE if a and b:
@@ -149,6 +150,7 @@ def _spelled_keys(comparison: Comparison) -> list[Written]:
 
 
 def _spelling(comparison: Comparison, *, is_whole: bool) -> Section:
+    # differences that change nothing in the drafter; without -v they are counted
     spelling, others = comparison.spelling, _spelled_keys(comparison)
     rows: list[tuple[Line, ...]] = [(remark.name, remark.a, remark.b) for remark in spelling.remarks]
     more = []
@@ -167,6 +169,7 @@ def _spelling(comparison: Comparison, *, is_whole: bool) -> Section:
 
 
 def _meaning(comparison: Comparison) -> str:
+    # the verdict in a sentence
     states = Counter(fact.state for fact in comparison.facts)
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     if comparison.verdict != comparison.meaning:

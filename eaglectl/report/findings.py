@@ -86,6 +86,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 
 
 def _part(report: Report, *, is_quiet: bool) -> Outline:
+    # a report as one part of the result: first line, causes, findings, next command
     named = () if report.default_engines else report.releases
     words = unserved_words((verdict.outcome, verdict) for verdict in named)
     head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}", *words)
@@ -179,6 +180,7 @@ def _first(report: Report, *, is_quiet: bool) -> list[Finding]:
 
 
 def _findings(report: Report, findings: Sequence[Finding], title: str = "Findings") -> Section:
+    # the first findings, and sentences on the rest
     first, more = first_findings(findings)
     places = Places(report.path)
     rows = [

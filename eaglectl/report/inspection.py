@@ -275,6 +275,7 @@ def headline(drafter: Drafter) -> tuple[str, str, str]:
 
 
 def _facts(inspection: Inspection) -> list[tuple[str, str]]:
+    # the rows of the drafter's facts
     drafter, dims, checkpoint = inspection.drafter, inspection.drafter.dims, inspection.checkpoint
     coverage, network = inspection.coverage, [plural(dims.layers, "layer"), _attention(dims)]
     network += [f"hidden {dims.hidden}", f"MLP {dims.intermediate}"]

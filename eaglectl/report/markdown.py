@@ -37,6 +37,7 @@ def markdown(outline: Outline, limit: int = LIMIT) -> str:
 
 
 def _lines(outline: Outline, level: int) -> Iterator[str]:
+    # an outline and its parts, each part one level deeper
     command = f"eaglectl {outline.command}: " if level == 2 else ""
     verdict = ": ".join(as_markdown(text) for text in (outline.verdict.text, outline.subject) if text)
     yield f"{'#' * level} {command}{verdict}"
@@ -134,6 +135,7 @@ def _span(part: str | Words, *, is_cell: bool) -> str:
 
 def _prose(text: str, *, is_cell: bool = False) -> str:
     """Return a sentence with its `code` as code, and the rest escaped to be shown literally."""
+    # an even count of parts is an odd one of backticks: one has no partner, and none is read as code then
     parts = printable(text).split("`")
     if len(parts) % 2 == 0 or not all(parts[1::2]):
         return as_markdown(text)

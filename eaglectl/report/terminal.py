@@ -264,6 +264,7 @@ def _print_lines(console: Console, block: Lines) -> None:
 
 
 def _print_entries(console: Console, block: Entries) -> None:
+    # each finding: severity, rule and place in a row, then its text
     for entry in block.rows:
         grid = Grid.grid()
         grid.add_column(width=ENTRY_INDENT - INDENT)

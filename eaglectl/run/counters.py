@@ -112,6 +112,7 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
 
 
 def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, int] | None:
+    # one line of /metrics: the series, the counter's name and its value; None for lines that are not counted
     match = SAMPLE.fullmatch(line)
     if match is None:
         return None
@@ -163,6 +164,7 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
 
 
 def _read_after(server: Server, names: CounterNames, generated: int, tokens: int) -> Counters:
+    # the counters once they show the requests' tokens; an error if they show others' too
     deadline = time.monotonic() + 5.0  # until a finished request shows in its counters
     while True:
         after = read_counters(server, names)

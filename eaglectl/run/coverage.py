@@ -35,10 +35,11 @@ class Coverage(Struct, frozen=True):
 
     `most_length` is the acceptance length of a drafter that is right at every covered token. `sets` has the
     same for each set of prompts, `scripts` for the texts of each script (of most of their letters), if there
-    are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the drafter that
-    this one was pruned from, by eaglectl.json: its name and its number of draft tokens. With `is_of_target`,
-    lm_head consists of rows of the target's. `commands` count such tokens and select others by the counts, if
-    that needs no training and the files are local.
+    are several. `tokens_are` names the counted tokens in `words` and reports; the parts need no name. `size`
+    is the number of draft tokens. `wider` is the drafter that this one was pruned from, by eaglectl.json: its
+    name and its number of draft tokens. With `is_of_target`, lm_head consists of rows of the target's.
+    `commands` count such tokens and select others by the counts, if that needs no training and the files are
+    local.
     """
 
     tokens: int
@@ -46,7 +47,7 @@ class Coverage(Struct, frozen=True):
     most_length: float
     sets: Mapping[str, "Coverage"] = field(default_factory=dict)
     scripts: Mapping[str, "Coverage"] = field(default_factory=dict)
-    of: str = ANSWERS
+    tokens_are: str = ANSWERS
     size: int = 0
     wider: tuple[str, int] | None = None
     is_of_target: bool = False
@@ -73,7 +74,7 @@ class Coverage(Struct, frozen=True):
     @property
     def words(self) -> str:
         """The share and the length that it allows, with the sets and scripts that have a low share."""
-        text = f"{self.share:.1%} of {self.of}, so a length of at most {self.most_length:.2f}"
+        text = f"{self.share:.1%} of {self.tokens_are}, so a length of at most {self.most_length:.2f}"
         low = [f"{name} {part.share:.1%}" for name, part in self.low_parts.items()]
         return f"{text} ({', '.join(low)})" if low else text
 
@@ -107,13 +108,14 @@ def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def measure_coverage(
-    texts: Sequence[TokenText], vocabulary: Collection[int], k: int, of: str = ANSWERS
+    texts: Sequence[TokenText], vocabulary: Collection[int], k: int, tokens_are: str = ANSWERS
 ) -> Coverage | None:
     """Measure the coverage of texts at `k` draft tokens a round, by set and script; None without tokens.
 
-    `vocabulary` are the target tokens that have a draft token.
+    `vocabulary` are the target tokens that have a draft token; `tokens_are` names the counted tokens in
+    reports.
     """
-    whole = _coverage([text.tokens for text in texts], vocabulary, k, of)
+    whole = _coverage([text.tokens for text in texts], vocabulary, k, tokens_are)
     if whole is None:
         return None
     groups = []
@@ -132,7 +134,7 @@ def coverage_of_counts(counts: Mapping[int, int], vocabulary: Collection[int], k
     tokens = sum(counts.values())
     covered = sum(count for token, count in counts.items() if token in vocabulary)
     length = sum((covered / tokens) ** depth for depth in range(k + 1))
-    return Coverage(tokens, covered, length, of=COUNTED, size=len(vocabulary))
+    return Coverage(tokens, covered, length, tokens_are=COUNTED, size=len(vocabulary))
 
 
 def counts_text(texts: Iterable[TokenText]) -> str:
@@ -142,8 +144,10 @@ def counts_text(texts: Iterable[TokenText]) -> str:
 
 
 def _coverage(
-    texts: Sequence[Sequence[int]], vocabulary: Collection[int], k: int, of: str = ANSWERS
+    texts: Sequence[Sequence[int]], vocabulary: Collection[int], k: int, tokens_are: str = ANSWERS
 ) -> Coverage | None:
+    # `most_length` comes from rounds of k draft tokens: a round accepts up to the first token that has no
+    # draft token, which the target then adds
     tokens = covered = rounds = accepted = 0
     for text in texts:
         is_covered = [token in vocabulary for token in text[1:]]
@@ -153,4 +157,4 @@ def _coverage(
             drafted = is_covered[start : start + k]
             right = drafted.index(False) if False in drafted else len(drafted)
             rounds, accepted, start = rounds + 1, accepted + right, start + right + 1
-    return Coverage(tokens, covered, 1 + accepted / rounds, of=of) if tokens else None
+    return Coverage(tokens, covered, 1 + accepted / rounds, tokens_are=tokens_are) if tokens else None

@@ -262,6 +262,8 @@ def _run_fault(
     answer: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> EaglectlError:
+    # whose fault a failed run is: the set-up's, the drafter's (an error in its code), the engine's, or the
+    # target's
     for pattern, advice in SETUP:
         if match := pattern.search(text):
             return UnreadableError(f"{release} could not look: {text}; {advice.format(*match.groups())}")
@@ -396,6 +398,7 @@ def ask(
 
 
 def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any]:
+    # the request that a child process reads, in JSON's types
     return {
         "mode": mode,
         "target": str(job.target.resolve()),
@@ -601,6 +604,7 @@ def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
 
 
 def _base_request(job: EngineJob, longest: int) -> dict[str, Any]:
+    # the request for a target's hidden states, with the memory that they need
     text_config = text_part(read_target_config(job.target))
     # with a margin in tokens
     length = min(longest + 16, read_context_length(job.target) or math.inf)

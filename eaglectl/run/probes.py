@@ -509,7 +509,7 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
     used = job.marked_tokens or ("t2d" in job.drafter.tensors and tuple(sorted(table.tolist()))) or None
     is_of_rows, vocab = key == TABLE_ROWS, job.drafter.dims.vocab
     numbers = tuple((table - is_of_rows * np.arange(len(table))).tolist())
-    tokens = moved_back(numbers, late, are_offsets=is_of_rows, used=used, vocab=vocab)
+    tokens = moved_back(numbers, late, are_offsets=is_of_rows, marked_tokens=used, vocab=vocab)
     if tokens and right[key, late] > int((drafted == choices).sum()):
         reading = table_shift(key, late)
         yield Candidate(
@@ -573,6 +573,7 @@ def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
 
 
 def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftCondition:
+    # acceptance under a condition, with the growth of the state and the attention at each depth
     attention: list[Any] = []
     stage.drafter.attention_log = attention
     steps: dict[int, list[tuple[float, float, float]]] = {}
@@ -593,6 +594,8 @@ def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftC
 
 
 def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
+    # the prompts under each condition that drafters are known to be sensitive to; prompts that do not fit are
+    # left out
     tokenizer = tokenizer_of(job.target, job.trust_remote_code)
     context: int = read_context_length(job.target) or MAX_CONTEXT
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH

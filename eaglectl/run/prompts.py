@@ -204,6 +204,8 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
 def _opened(
     path: str | Path | None,
 ) -> tuple[str, str | None, Callable[[], str] | None, Iterable[tuple[int, str]]]:
+    # the name and file of a prompt set, a function that returns its digest once it was read, and its lines
+    # with numbers
     if path is None:
         return "the built-in prompts", None, None, _packaged(PROMPTS)
     read, name, catalogue = hashlib.sha256(), str(path), prompt_sets()
@@ -216,6 +218,7 @@ def _opened(
 
 
 def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:
+    # the lines of a file of prompts with their numbers, within limits, while its digest is updated
     read = number = 0
     with open_regular(path, "--prompts") as file, errors_about(f"--prompts {path}"):
         # a character has up to four bytes
@@ -276,6 +279,7 @@ def _content(prompt: Prompt) -> Any:
 
 
 def _prompt(file: str, number: int, line: str) -> Prompt:
+    # a line of a file: JSON if it begins with a brace, else the text itself
     place = f"{file}, line {number}"
     if len(line) > MAX_LINE:
         raise UsageError(f"{place} has {len(line):,} characters; a prompt has at most {MAX_LINE:,}")
@@ -294,6 +298,7 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
 
 
 def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
+    # a prompt of text, messages or token ids, of which a line may have one
     kinds = [key for key in KINDS if value.get(key) is not None]
     kinds += ["chat"] if line.chat and kinds != [TEXT] else []
     if len(kinds) > 1:
@@ -418,6 +423,7 @@ def lines_of(name: str) -> tuple[str, ...]:
 
 
 def _download(option: str, chosen: PromptSet) -> bytes:
+    # the bytes of a known prompt set, checked against its SHA-256
     if is_offline():
         raise UnreadableError(
             f"{option} its file is not in {chosen.cached.parent}, and this call is offline; download"

@@ -672,6 +672,7 @@ def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
 
 
 def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float) -> SetRatio:
+    # whether one set kept its acceptance, by both intervals; with too few prompts, how many would decide
     count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
@@ -843,6 +844,8 @@ def _ending(
 def _judge_matches(
     matches: Sequence[FilesMatch], served: Sequence[PromptResult], files: Sequence[Sequence[PromptResult]]
 ) -> tuple[MatchEnding, str, str]:
+    # whether the server drafts as these files: the one reading that fits, or the nearest of several; returns
+    # the ending, the source that the server drafts as ("" if unknown), and both in words
     first, prompts = matches[0], len(served)
     fitting = [place for place, match in enumerate(matches) if match.ending == MatchEnding.YES]
     if len(fitting) > 1:
@@ -878,6 +881,8 @@ def _distances(served: Sequence[PromptResult], results: Sequence[PromptResult]) 
 def _nearest_match(
     matches: Sequence[FilesMatch], distances: Mapping[int, Sequence[int]], prompts: int
 ) -> tuple[MatchEnding, str, str]:
+    # of two readings that fit, the one with the nearer drafts, if the difference is significant; returns as
+    # `_judge_matches` does
     near, far = sorted(distances, key=lambda place: sum(distances[place]))[:2]
     gains = [
         far_distance - near_distance

@@ -231,6 +231,7 @@ def _sglang(server: Server, model: str, info: Mapping[str, Any]) -> _Engine:
 
 
 def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
+    # rounds and accepted tokens by position, by the histograms in SGLang's answers
     begin = time.perf_counter()
     answers = send()
     seconds = time.perf_counter() - begin
@@ -250,6 +251,7 @@ def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
 
 
 def _vllm(server: Server, model: str) -> _Engine:
+    # what a vLLM server shows of its drafter; raises if it counts no speculative decoding
     counters = read_counters(server, VLLM)
     check(
         (

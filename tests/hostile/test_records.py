@@ -177,9 +177,9 @@ def test_what_eaglectl_writes_has_the_digest_of_each_header(recorded: Path, tmp_
 def test_shards_are_compared_each(tmp_path: Path) -> None:
     folder = sharded_folder(tmp_path)
     write_record(folder, **FACTS)
-    assert not read_checkpoint(FolderSource(folder)).claim
+    assert not read_checkpoint(FolderSource(folder)).distrust
     flip(folder / "model-00002-of-00002.safetensors", -1)
-    assert "of another model-00002-of-00002" in read_checkpoint(FolderSource(folder)).claim
+    assert "of another model-00002-of-00002" in read_checkpoint(FolderSource(folder)).distrust
 
 
 def test_a_claim_answers_nothing_in_the_record_of_what_is_made_of_it(recorded: Path, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
 
 
 def _sections(conversion: Conversion, *, is_quiet: bool) -> list[Section]:
+    # what was written, warnings, the gate, then what needs -v once something was written
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
     warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
@@ -89,6 +90,7 @@ def _sections(conversion: Conversion, *, is_quiet: bool) -> list[Section]:
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
+    # the first line: what was written or why not, and each engine's answer
     plan, gate, verdict = conversion.plan, conversion.gate, "fail" if conversion.is_missed else ""
     answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
     if conversion.out is None and gate is not None:
@@ -109,6 +111,7 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
+    # the lines under the first: measurements kept, answers measured, why an engine does not serve it
     measured = f"the measurements are in {conversion.kept}"
     measured += (
         ", and the next command continues them" if conversion.resume else "; no built-in prompts are left"
@@ -137,6 +140,7 @@ def _chosen(conversion: Conversion) -> list[OutputServing]:
 
 
 def _serving(conversion: Conversion) -> Iterator[Section]:
+    # the commands of engines that serve the output, and why the others do not
     chosen = _chosen(conversion)
     is_named = any(row.is_named for row in chosen)
     rest = [] if is_named else [row for row in conversion.serving if row not in chosen]
@@ -156,6 +160,7 @@ def _serving(conversion: Conversion) -> Iterator[Section]:
 
 
 def _gate(gate: "Gate") -> Section:
+    # the gate's table, with the ending, or the advice if the first line has the ending already
     from eaglectl.report.acceptance import estimate
 
     about = (
@@ -186,6 +191,7 @@ def _looks(gate: "Gate") -> str:
 
 
 def _ending(gate: "Gate") -> Words:
+    # whether acceptance was kept, by the intervals' bounds beside the tolerance
     match gate.ending:
         case GateEnding.KEPT:
             return Words(f"kept: every lower bound is at least {gate.tolerance:g}", "good")
@@ -201,6 +207,7 @@ def _ending(gate: "Gate") -> Words:
 
 
 def _trainers(plan: ConversionPlan) -> Section:
+    # the settings of each trainer that can train the start of an EAGLE-3.1 drafter
     norms = plan.drafter.norms
     switches = {name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output")}
     rows = [
@@ -235,6 +242,7 @@ def _written(conversion: Conversion) -> list[Line]:
 
 
 def _changes(plan: ConversionPlan) -> Iterator[Section]:
+    # tensors, config keys and files that differ from the source
     moved = [step for step in plan.steps if step.action != "kept"]
     yield Section(
         "Tensors",

@@ -101,6 +101,7 @@ def _answer(engines: Sequence[Engine], served: Mapping[str, Sequence[Service]]) 
 
 
 def _matrix(engines: Sequence[Engine], served: Mapping[str, Sequence[Service]]) -> Table:
+    # for each kind of drafter, the releases of each engine that serve it in any layout
     rows = []
     for version, attention in KINDS if engines else ():
         cells = [f"EAGLE-{version}, {KIND_WORDS[attention]}"]
@@ -134,6 +135,7 @@ def _followed(engine: Engine) -> Section:
 
 
 def _evidence_lines(engine: Engine) -> Iterator[str]:
+    # how eaglectl knows a release: run with recorded cases, or read in its sources
     run = [release for release in engine.releases if engine.runners_run(release)]
     for release in run:
         runners, count = " and ".join(engine.runners_run(release)), engine.evidence(release)
@@ -166,6 +168,7 @@ def engines_document(chosen: Collection[str]) -> dict[str, Any]:
 
 
 def _engine(engine: Engine, serves: Sequence[Service]) -> dict[str, Any]:
+    # an engine's entry in the document
     has_several = any(len(engine.behaviour(release).runners) > 1 for release in engine.releases)
     releases = [
         {

@@ -84,6 +84,7 @@ def _list_checkpoints(folder: Path) -> None:
 def _inspect_several(
     settings: OutputSettings, sources: list[str], options: InspectOptions
 ) -> "tuple[int, Sequence[Inspection | FailedSource]]":
+    # inspect each source; a failed one is part of the result, and the worst failure decides the exit code
     from eaglectl.api.inspect import inspect
     from eaglectl.api.sources import run_all
     from eaglectl.api.validate import check_options

@@ -254,6 +254,7 @@ class _Work(Struct, frozen=True):
     runs: dict[object, Attempt] = field(default_factory=dict)
 
     def stored(self, verdict: Verdict, drafter: Drafter) -> EngineReadiness:
+        # a release's verdict on the files as they are stored, and a measurement of them
         place, revision = hub_name(self.source) or (self.source, None)
         tokens = self.options.k
         commands = output_commands(drafter, place, self.target.text, tokens=tokens, revision=revision)
@@ -269,6 +270,7 @@ class _Work(Struct, frozen=True):
         return EngineReadiness(verdict.engine, verdict.release, files, None, commands[verdict.engine])
 
     def server(self, url: str) -> EngineReadiness:
+        # a running server's measurement; it stands in the place of an engine's release
         report, gap, has_failed = self._run(self.source, url)
         outcome = OUTCOMES[report.verdict] if report else ServedAs.UNKNOWN
         return EngineReadiness(
@@ -315,6 +317,7 @@ class _Work(Struct, frozen=True):
         )
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
+        # convert if that is better, then judge and run the output as the stored files were
         with nullcontext(out) if out else scratch_folder() as scratch:
             place = out or scratch / "converted"
             try:
@@ -350,6 +353,7 @@ class _Work(Struct, frozen=True):
     def _converted(
         self, state: EngineReadiness, inspected: Inspection, place: Path, shown_path: str
     ) -> EngineReadiness:
+        # the engine's state with the output's verdict, and a run of it if it is served
         verdicts = {(entry.engine, entry.release): entry for entry in inspected.requested}
         if (verdict := verdicts.get((state.engine, state.release))) is None:
             return state
@@ -363,6 +367,7 @@ class _Work(Struct, frozen=True):
         )
 
     def judged(self, result: Readiness) -> Readiness:
+        # the verdict: a refusal, too few engines that serve it, an error of a rule, then the runs
         if result.reason:
             return replace(result, verdict=CheckVerdict.FAIL)
         is_named, report = self.options.is_named, result.report
@@ -408,7 +413,7 @@ class _Work(Struct, frozen=True):
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """Return what holds acceptance down: the draft vocabulary, or what a diagnosis may find; else ""."""
         if (coverage := report.coverage) and coverage.holds_down:
-            share = f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}"
+            share = f"the draft vocabulary holds {coverage.share:.1%} of {coverage.tokens_are}"
             return Reason("note", f"{share}; {coverage.advice}", coverage.commands).text
         (first, *later), length = report.measured.per_position, report.measured.length
         second = later[0].value / first.value if later and first.value else 1.0
@@ -495,6 +500,7 @@ class _Work(Struct, frozen=True):
         )
 
     def _run(self, place: str, engine: str, reading: NetworkReading | None = None) -> Attempt:
+        # run a folder in an engine, once: attempts are kept by folder, engine and reading
         if self.target.weights is None:
             return None, "the target's weights are not here", False
         if engine == REFERENCE and not has_torch():
@@ -586,6 +592,7 @@ def runs_of(state: EngineReadiness) -> list[SmokeReport]:
 
 
 def _lengths(result: Readiness) -> str:
+    # the acceptance lengths as stored and converted, of the best engine, else of the first that ran
     state = result.best or next(
         (engine_state for engine_state in result.engines if runs_of(engine_state)), None
     )
@@ -613,6 +620,7 @@ def _wrong_as_stored(result: Readiness) -> Iterator[Line]:
 
 
 def _cause(result: Readiness) -> Iterator[Line]:
+    # why the verdict is so, and what the prompts could not decide
     text, best = result.diagnosis.title if result.diagnosis else result.reason, result.best
     if text:
         yield text

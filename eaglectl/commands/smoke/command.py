@@ -57,6 +57,7 @@ def smoke_command(
 def _load_only(
     source: str, target: str | None, options: SmokeOptions, page: str | None, *, is_json: bool
 ) -> None:
+    # load the drafter in vLLM without generating; exit 1 if parameters stay unfilled
     from eaglectl.api.smoke import load_only
 
     check(

@@ -113,6 +113,8 @@ def upload(
         return _upload(folder, to, options, on_plan, on_progress)
 
 
+# Freeze, judge, add card and record, judge again, check for leaks, then publish; nothing is written
+# remotely before `on_plan`.
 def _upload(
     folder: str,
     to: Destination,
@@ -129,25 +131,29 @@ def _upload(
             f"{to.repo}: nothing can be published offline; pass --dry-run to see the plan",
             options=("--dry-run",),
         )
-    rules = _rules(options)
-    frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
+    judge_options = _judge_options(options)
+    frozen, files, unsent = freeze(source, judge_options.read_policy().allowed.get("files", ()), on_progress)
     report_step(on_progress, f"validating {folder}")
-    how, target, gap = release_target(frozen, folder, rules, options.card.base_model)
-    rules = replace(rules, target=target)
-    report = _judge(frozen, frozen, folder, rules)
+    target_words, target, not_compared = release_target(
+        frozen, folder, judge_options, options.card.base_model
+    )
+    judge_options = replace(judge_options, target=target)
+    report = _judge(frozen, frozen, folder, judge_options)
     for note in notes_of(report.findings):
         report_step(on_progress, f"warning: {note.text}")
     checkpoint = read_checkpoint(frozen)
-    if checkpoint.claim:
-        report_step(on_progress, f"{RECORD} {checkpoint.claim}: it is replaced, and its entries are dropped")
+    if checkpoint.distrust:
+        report_step(
+            on_progress, f"{RECORD} {checkpoint.distrust}: it is replaced, and its entries are dropped"
+        )
     measured = _measured(checkpoint.sidecars.get(RECORD, {}), smoke, files, on_progress)
     facts = _card_facts(to.repo, frozen, checkpoint, target, options)
-    facts = replace(facts, smoke=measured, target_gap=gap)
+    facts = replace(facts, smoke=measured, target_gap=not_compared)
     files = _with_written_files(files, checkpoint, report, facts)
-    plan = _make_plan(to, files, left_out, report, options.message)
-    plan = replace(plan, target=how, is_target_seen=not gap)
+    plan = _make_plan(to, files, unsent, report, options.message)
+    plan = replace(plan, target=target_words, is_target_seen=not not_compared)
     # the card and the record too must break no rule
-    _judge(frozen, frozen.published(plan.files), folder, _narrow(rules, OF_RELEASES))
+    _judge(frozen, frozen.published(plan.files), folder, _narrow(judge_options, OF_RELEASES))
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
     token = remote.token if remote else None
     check_leaks(frozen, plan.files, checkpoint.metadata, token, options.message or "")
@@ -161,18 +167,18 @@ def _upload(
     return remote.carry_out(plan, frozen.check_unchanged, on_progress)
 
 
-def _rules(options: UploadOptions) -> ValidateOptions:
-    rules = ValidateOptions(
+def _judge_options(options: UploadOptions) -> ValidateOptions:
+    judge_options = ValidateOptions(
         options.target,
         options.engines,
         policy=options.policy,
         answers=options.answers,
         has_engines=options.has_engines,
     )
-    policy = rules.read_policy()
+    policy = judge_options.read_policy()
     # a policy overrides the rules that it names
     severities: dict[str, Severity | Literal["off"]] = dict.fromkeys(FORBIDDEN, "error")
-    return replace(rules, policy=replace(policy, severities={**severities, **policy.severities}))
+    return replace(judge_options, policy=replace(policy, severities={**severities, **policy.severities}))
 
 
 def release_target(
@@ -187,12 +193,12 @@ def release_target(
     if options.target.place is not None:
         return f"{options.target.text}, {GIVEN}", options.target, ""
     others = {base_model: "--base-model"} if base_model else None
-    how, target, gap = list[str](), TargetChoice(), ""
+    words, target, not_compared = list[str](), TargetChoice(), ""
     for choice in named_choices(source, may_fetch=True, others=others):
         if choice.place is None:
-            how.append(choice.missing)
+            words.append(choice.missing)
             # other names mean nothing to a reader
-            gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
+            not_compared = NOT_COMPARED if is_repo_name(str(choice.text)) else not_compared
             continue
         given_target = as_target(choice.place)
         if errors := _errors(
@@ -205,28 +211,28 @@ def release_target(
                 options=("--target",),
             )
         if target.place is None:
-            how.insert(0, choice.named)
+            words.insert(0, choice.named)
             target = given_target
-    return "; ".join(how) or NONE_NAMED, target, gap if target.place else NOT_COMPARED
+    return "; ".join(words) or NONE_NAMED, target, not_compared if target.place else NOT_COMPARED
 
 
-def _narrow(rules: ValidateOptions, select: tuple[str, ...]) -> ValidateOptions:
+def _narrow(judge_options: ValidateOptions, select: tuple[str, ...]) -> ValidateOptions:
     """Return options for a few rules alone, none of which is required to look."""
-    policy = replace(rules.read_policy(), required=frozenset())
-    return replace(rules, select=select, policy=policy, headers_only=True, has_engines=False)
+    policy = replace(judge_options.read_policy(), required=frozenset())
+    return replace(judge_options, select=select, policy=policy, headers_only=True, has_engines=False)
 
 
 def _errors(report: Report) -> list[Finding]:
     return [finding for finding in report.findings if finding.severity == "error"]
 
 
-def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: ValidateOptions) -> Report:
+def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, judge_options: ValidateOptions) -> Report:
     """Raise RefusedError if validation fails, UnreadableError if it could not judge the folder."""
-    report = judge_source(source, folder, rules)
+    report = judge_source(source, folder, judge_options)
     frozen.check_unchanged()
     if report.verdict == CheckVerdict.PASS:
         return report
-    engines = [f"--engine={request.text}" for request in rules.engines]
+    engines = [f"--engine={request.text}" for request in judge_options.engines]
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
         _check_doubts(report, folder, command("inspect", SOURCE, *engines))
         return report
@@ -349,6 +355,7 @@ def _make_plan(
     report: Report,
     message: str | None,
 ) -> UploadPlan:
+    # the plan before the repository was read: `state` and `is_seen` follow from it
     title, _, more = ((message or "").strip() or f"Upload with eaglectl {eaglectl.__version__}").partition(
         "\n"
     )
@@ -383,8 +390,8 @@ def _with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> Uploa
         is_seen = remote.token is not None
         if is_seen and to.revision != "main":
             raise UnreadableError(
-                f"{to.repo} does not exist and has no revision {to.revision}; leave --revision out to create"
-                " it",
+                f"{to.repo} does not exist and has no revision {to.revision}; leave"
+                " --revision out to create it",
                 options=("--revision",),
             )
         return replace(plan, is_seen=is_seen)

@@ -124,6 +124,7 @@ def validate_command(
 def _validate_all(
     settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
+    # validate each folder; returns the reports, and whether eaglectl itself failed
     from eaglectl.api.sources import run_all
     from eaglectl.api.validate import validate
     from eaglectl.judge.judgement import unopened_report

@@ -31,13 +31,19 @@ _COSYVOICE = "CosyVoice3Eagle3LlamaForCausalLM"
 
 
 def _recognise(summary: CheckpointSummary) -> str | None:
+    # a mark of AngelSlim's trainer; vLLM's own class has the same name, and its files have keys or norms that
+    # the trainer does not write
     if "modal_type" in summary.config:
         return "config has modal_type"
-    is_of_vllm = any(summary.config.get(key) for key in _OF_VLLM) or summary.has("input_norm.", "fc_norm.")
+    is_of_vllm = any(summary.config.get(key) for key in _OF_VLLM) or summary.has_any(
+        "input_norm.", "fc_norm."
+    )
     has_maps = {"d2t", "t2d"} <= {name.rpartition(".")[2] for name in summary.names}
     if summary.architecture.endswith("Eagle3LlamaForCausalLM") and has_maps and not is_of_vllm:
         return (
-            f"architecture {summary.architecture} with midlayer names" if summary.has("midlayer.") else None
+            f"architecture {summary.architecture} with midlayer names"
+            if summary.has_any("midlayer.")
+            else None
         )
     return None
 
@@ -61,6 +67,7 @@ def _trained_rope(summary: CheckpointSummary) -> Mapping[str, str]:
 
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    # doubts about rope settings that the trainer does not read, and engines do
     scaling = _scaling(summary)
     if scaling.get("alpha") is not None:
         yield untrained_scaling(

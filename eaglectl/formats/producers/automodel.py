@@ -12,14 +12,16 @@ def _recognise(summary: CheckpointSummary) -> str | None:
     if summary.architecture.endswith("Eagle3DraftModel"):
         return f"architecture {summary.architecture}"
     return (
-        "names begin with model.layers.0.hidden_norm" if summary.has("model.layers.0.hidden_norm") else None
+        "names begin with model.layers.0.hidden_norm"
+        if summary.has_any("model.layers.0.hidden_norm")
+        else None
     )
 
 
 def _mscale(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
     is_scaled = scaling.get("rope_type", scaling.get("type")) == "yarn" and scaling.get("factor", 1) != 1
-    if summary.has("kv_a_proj_with_mqa") and is_scaled:
+    if summary.has_any("kv_a_proj_with_mqa") and is_scaled:
         yield Note(
             "problem",
             "rope_scaling",

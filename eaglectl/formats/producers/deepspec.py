@@ -18,7 +18,7 @@ def _recognise(summary: CheckpointSummary) -> str | None:
     """
     if summary.architecture == "Qwen3Eagle3Model":
         return "architecture Qwen3Eagle3Model"
-    if summary.has("midlayer."):
+    if summary.has_any("midlayer."):
         return None
     return f"config has {_IDS}" if summary.config.get(_IDS) else None
 

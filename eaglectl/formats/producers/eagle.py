@@ -20,7 +20,7 @@ from eaglectl.formats.format import (
 def _eagle(summary: CheckpointSummary) -> str | None:
     return (
         "architecture LlamaForCausalLM with midlayer names"
-        if (summary.architecture == "LlamaForCausalLM" and summary.has("midlayer."))
+        if (summary.architecture == "LlamaForCausalLM" and summary.has_any("midlayer."))
         else None
     )
 

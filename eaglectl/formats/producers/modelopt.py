@@ -70,15 +70,15 @@ def _mark(summary: CheckpointSummary) -> str | None:
 
 
 def _hf(summary: CheckpointSummary) -> str | None:
-    return None if summary.has("midlayer.") else _mark(summary)
+    return None if summary.has_any("midlayer.") else _mark(summary)
 
 
 def _megatron(summary: CheckpointSummary) -> str | None:
-    if summary.has("midlayer.0."):
+    if summary.has_any("midlayer.0."):
         return "numbered midlayer names"
     if summary.architecture == "LlamaForCausalLMEagle3Deep":
         return "architecture LlamaForCausalLMEagle3Deep"
-    return _mark(summary) if summary.has("midlayer.") else None
+    return _mark(summary) if summary.has_any("midlayer.") else None
 
 
 def _version(summary: CheckpointSummary) -> tuple[int, ...] | None:
@@ -97,18 +97,19 @@ def _hidden_twice(summary: CheckpointSummary, answers: Answers) -> bool | None:
     layers.N since 0.43.0, midlayer before, and it writes no metadata; Megatron's norms once, its names are
     midlayer, and its metadata is {"format": "pt"}. next_layer_regular is written since 0.41.0.
     """
-    if not summary.has("hidden_norm"):
+    if not summary.has_any("hidden_norm"):
         return False
     if (era := answers.semantics.get("modelopt")) is not None:
         return era == "post-689"
     if (version := _version(summary)) is not None:
-        return version >= _TWICE_SINCE and not (summary.has("midlayer.") and summary.metadata)
-    if summary.has("midlayer."):
+        return version >= _TWICE_SINCE and not (summary.has_any("midlayer.") and summary.metadata)
+    if summary.has_any("midlayer."):
         return not summary.metadata and "next_layer_regular" in summary.nested("eagle_config")
     return None if summary.metadata else True
 
 
 def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    # ask, or warn, about a hidden state that was normed twice in training: engines norm it once
     if answers.semantics.get("hidden_norm") or _mark(summary) is None:
         return
     match _hidden_twice(summary, answers):
@@ -128,7 +129,7 @@ def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]
 def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     """Its Llama trainer rotates plainly and its exporter writes yarn (run: 6e-7 plain, 0.2 as written)."""
     scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
-    if scaling.get("rope_type", scaling.get("type")) != "yarn" or summary.has("kv_a_proj_with_mqa"):
+    if scaling.get("rope_type", scaling.get("type")) != "yarn" or summary.has_any("kv_a_proj_with_mqa"):
         return
     yield untrained_scaling(
         answers, "ModelOpt's exporter writes a yarn scaling, and its trainer rotates without any"

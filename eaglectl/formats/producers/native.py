@@ -38,6 +38,9 @@ _LLAMACPP_HAS = {
 }
 
 
+# each returns the evidence for its layout, or None
+
+
 def _vllm(summary: CheckpointSummary) -> str | None:
     return (
         "config states every norm switch and the number of aux states"
@@ -49,15 +52,15 @@ def _vllm(summary: CheckpointSummary) -> str | None:
 def _sglang(summary: CheckpointSummary) -> str | None:
     return (
         "SGLang's use_aux_norm or aux_norm names"
-        if ("use_aux_norm" in summary.config or summary.has("aux_norm_low"))
+        if ("use_aux_norm" in summary.config or summary.has_any("aux_norm_low"))
         else None
     )
 
 
 def _sglang_mla(summary: CheckpointSummary) -> str | None:
     return (
-        "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)"
-        if summary.has("w_kc", "fused_qkv_a_proj_with_mqa")
+        "SGLang's runtime names (w_kc or fused_qkv_a_proj_with_mqa)"
+        if summary.has_any("w_kc", "fused_qkv_a_proj_with_mqa")
         else None
     )
 

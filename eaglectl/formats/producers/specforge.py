@@ -47,7 +47,7 @@ def _recognise(summary: CheckpointSummary) -> str | None:
         return None  # it trains none of these
     if (
         summary.architecture == "LlamaForCausalLMEagle3"
-        and summary.has("midlayer.")
+        and summary.has_any("midlayer.")
         and "t2d" in summary.names
     ):
         return "architecture LlamaForCausalLMEagle3 with midlayer names and t2d"
@@ -56,7 +56,7 @@ def _recognise(summary: CheckpointSummary) -> str | None:
 
 def _norm_output(summary: CheckpointSummary, from_config: bool | None, answers: Answers) -> bool | None:
     era = answers.semantics.get("specforge")
-    if from_config is None and not summary.has("fc_norm.", "aux_norm_"):
+    if from_config is None and not summary.has_any("fc_norm.", "aux_norm_"):
         return False
     if era == "pre-879":
         return False
@@ -79,6 +79,7 @@ def _bases(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
 
 
 def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    # norm_output means different networks before and after a change of the trainer: ask for its age
     yield from _bases(summary, answers)
     from_config = summary.config.get("norm_output")
     era = answers.semantics.get("specforge")
@@ -93,7 +94,7 @@ def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     elif (
         era is None
         and "norm_output" not in answers.semantics
-        and (from_config is not None or summary.has("fc_norm.", "aux_norm_"))
+        and (from_config is not None or summary.has_any("fc_norm.", "aux_norm_"))
     ):
         about = "no norm_output" if from_config is None else f"norm_output: {str(from_config).lower()}"
         yield question(

@@ -55,13 +55,13 @@ def _for_vllm(summary: CheckpointSummary) -> str | None:
     marks = _torchspec(summary)
     return (
         f"{marks}, names and model_type of its --vllm export"
-        if marks and not summary.has("midlayer.") and summary.config.get("model_type") == "kimi_k2"
+        if marks and not summary.has_any("midlayer.") and summary.config.get("model_type") == "kimi_k2"
         else None
     )
 
 
 def _lightseekorg(summary: CheckpointSummary) -> str | None:
-    is_mla = summary.architecture == "Eagle3DeepseekV2ForCausalLM" and summary.has("kv_a_proj_with_mqa")
+    is_mla = summary.architecture == "Eagle3DeepseekV2ForCausalLM" and summary.has_any("kv_a_proj_with_mqa")
     nested = summary.nested("eagle_config").get("eagle_aux_hidden_state_layer_ids")
     if (
         is_mla
@@ -75,7 +75,7 @@ def _lightseekorg(summary: CheckpointSummary) -> str | None:
 
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    if summary.has("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
+    if summary.has_any("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
         yield from rope_doubt(summary, answers, "TorchSpec's MLA attention")
     is_stated = "rope_interleave" in summary.config or "rope_interleave" in answers.semantics
     if summary.architecture == _BEFORE_61 and not is_stated:

@@ -645,6 +645,7 @@ def dimensions(subject: Subject) -> Iterator[Match]:
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
+    # keys that config.json lacks or has as null, where the class's default is not the drafter's size
     flat, dims, rank = subject.flat, subject.drafter.dims, "q_lora_rank"
     for key, default in DEFAULTS[_stored_class(subject)].items():
         size = getattr(dims, DIMENSIONS.get(key, key))

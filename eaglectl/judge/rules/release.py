@@ -317,8 +317,8 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     if not _has(subject, RECORD, "EGL901"):
         return
     record, drafter = subject.checkpoint.sidecars[RECORD], subject.drafter
-    if subject.checkpoint.claim and {"output", "published"} & record.keys():  # else it is of no files
-        yield Match(f"{RECORD} {subject.checkpoint.claim}", RECORD)
+    if subject.checkpoint.distrust and {"output", "published"} & record.keys():  # else it is of no files
+        yield Match(f"{RECORD} {subject.checkpoint.distrust}", RECORD)
     if record.get("schema") != RECORD_SCHEMA:
         yield Match(f"{RECORD} states schema {record.get('schema')!r}; expected {RECORD_SCHEMA!r}", RECORD)
         return
@@ -328,6 +328,7 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
 
 
 def _differences(record: Mapping[str, Any], drafter: Drafter, checkpoint: Checkpoint) -> Iterator[Match]:
+    # what a record states of the drafter, and the files do not
     boundaries, actual, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
     listed = steps if isinstance(steps, list) else []
     named = [step.get("name") for step in listed if isinstance(step, dict)]
@@ -493,7 +494,8 @@ def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Mat
 
 
 OPTION_CONFIG = "speculative-config"
-DRAFTER = ("speculative-draft-model-path", "speculative-draft-model")
+# SGLang's options that name the drafter
+SGLANG_DRAFTER_OPTIONS = ("speculative-draft-model-path", "speculative-draft-model")
 # vLLM's short options and the keys of its --speculative-config that they set
 SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
@@ -502,7 +504,9 @@ QUOTING = re.compile(r"\\.|['\"]")
 
 
 def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
-    # the faults of each command with speculation options, and the correct command
+    # Yield (faults, corrected command) for each launch command of the card that has faults. The corrected one
+    # keeps the command's target, drafter and number of draft tokens; without a number it has 3, the default
+    # of `launch_commands`.
     for number, words in enumerate(_commands(card)):
         if number == MAX_COMMANDS:
             raise CannotLook(f"{CARD} has more than {MAX_COMMANDS} commands; the others were not checked")
@@ -512,7 +516,11 @@ def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
             engine, path, tokens = "vllm", config.get("model"), config.get("num_speculative_tokens")
             faults = "; ".join(_vllm_faults(config, options, drafter))
         else:
-            engine, path, tokens = "sglang", _first(options, DRAFTER), _number(options, "num-steps")
+            engine, path, tokens = (
+                "sglang",
+                _first(options, SGLANG_DRAFTER_OPTIONS),
+                _number(options, "speculative-num-steps"),
+            )
             faults = "; ".join(_sglang_faults(options, drafter))
         if faults:
             served = next((word for before, word in pairwise(words) if before == "serve"), None)
@@ -522,19 +530,22 @@ def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
 
 
 def _commands(card: str) -> Iterator[Sequence[str]]:
-    lines, length, quote = list[str](), 0, ""  # a quotation may continue on the following lines
+    # Yield the words of each command with speculation options. A command is a line, and further lines while a
+    # quotation is open; an empty line or a code fence ends it, and so does a length over the limit or a first
+    # line without such options.
+    lines, length, quote = list[str](), 0, ""
     for line in re.sub(r"\\\r?\n", " ", card).splitlines():
         if not line.strip() or line.startswith("```"):
             quote = ""
             continue
-        lines, length = (lines, length) if quote else ([], 0)
+        if not quote:
+            lines, length = [], 0
         lines.append(line)
         length, quote = length + len(line), _open_quote(line, quote)
         if quote:
             quote = quote if "--spec" in lines[0] and length <= LONGEST_COMMAND else ""
             continue
-        command = "\n".join(lines)
-        if "--speculative" in command or ("vllm" in command and "--spec-" in command):
+        if "--speculative" in (command := "\n".join(lines)) or ("vllm" in command and "--spec-" in command):
             with suppress(ValueError):  # it ends in a backslash
                 yield shlex.split(command)
 
@@ -559,6 +570,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
+    # vLLM's speculative config, by its JSON and by single options, which override the JSON
     try:
         config = json.loads(options.get(OPTION_CONFIG) or options.get("sc") or "{}")
     except (ValueError, RecursionError):
@@ -574,6 +586,7 @@ def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _vllm_faults(config: Mapping[str, Any], options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
+    # why vLLM refuses the command, or does not serve the drafter as trained
     for name in options:
         if name.startswith(("speculative-", "num-speculative-")) and not name.startswith(OPTION_CONFIG):
             yield f"vLLM has no --{name} since its V1 engine; use --speculative-config"
@@ -592,6 +605,7 @@ def _vllm_faults(config: Mapping[str, Any], options: Mapping[str, str], drafter:
 
 
 def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
+    # why SGLang refuses the command, or does not serve the drafter as trained
     name = next((name for name in ("speculative-algorithm", "speculative-algo") if name in options), "")
     if not name:
         return
@@ -600,10 +614,14 @@ def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str
             f"--{name} {options[name]} gives the drafter only the target's last state, but this drafter needs"
             " EAGLE3: the acceptance length is 1.00 (sglang 21272)"
         )
-    if not _first(options, DRAFTER):
+    if not _first(options, SGLANG_DRAFTER_OPTIONS):
         yield f"--{name} needs --speculative-draft-model-path, which names the drafter"
-    steps, tokens = _number(options, "num-steps"), _number(options, "num-draft-tokens")
-    if _number(options, "eagle-topk") == 1 and None not in (steps, tokens) and tokens != (steps or 0) + 1:
+    topk, steps, tokens = (
+        _number(options, name)
+        for name in ("speculative-eagle-topk", "speculative-num-steps", "speculative-num-draft-tokens")
+    )
+    # with a top-k of 1, SGLang verifies a chain: one token for each step, and the target's own
+    if topk == 1 and None not in (steps, tokens) and tokens != (steps or 0) + 1:
         yield (
             f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, but"
             f" --speculative-num-draft-tokens is {tokens}"
@@ -630,7 +648,7 @@ def _first(options: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
-    value = options.get(f"speculative-{name}", "")
+    value = options.get(name, "")
     return int(value) if value.isdecimal() and len(value) < 10 else None
 
 

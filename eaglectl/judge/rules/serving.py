@@ -82,6 +82,7 @@ def spelled(keys: Mapping[str, Any]) -> str:
 
 
 def _check(engine: Engine, fact: Fact) -> Check:
+    # the check of a fact: it reports the requested releases for which the fact holds
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
             raise CannotLook(f"no release of {engine.title} is requested; pass --engine {engine.name}")
@@ -130,6 +131,7 @@ def _capturing(engine: Engine, view: View) -> str:
 
 
 def _rule(engine: Engine, fact: Fact) -> Rule:
+    # the rule that an engine's fact declares
     return Rule(
         fact.rule,
         f"{engine.name}-{fact.id}",

@@ -150,6 +150,8 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
 
     Fix: set torch_dtype (or dtype) to the dtype of the weights.
     """
+    # the most frequent dtype stands for the weights, as EGL210 reports mixtures; `dtype` is transformers'
+    # newer name of torch_dtype
     counts, flat = _dtype_counts(subject), subject.flat
     key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
     dtype, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)

@@ -171,13 +171,13 @@ def report_and_run(*arguments: Any, **named: Any) -> None:
 def watch(cls: Any) -> None:
     """Make the scheduler class report once it stands, and where it fails."""
     initialise, run = cls.__init__, cls.run_event_loop
-    drafter: dict[str, Any] = {}
-    watch_loading(drafter)
+    seen: dict[str, Any] = {}
+    watch_loading(seen)
 
     def reporting_init(self: Any, *arguments: Any, **named: Any) -> None:
         with reported():
             initialise(self, *arguments, **named)
-        _write(REPORT, describe(self, drafter))
+        _write(REPORT, describe(self, seen))
 
     def reporting_run(self: Any, *arguments: Any, **named: Any) -> Any:
         with reported():

@@ -15,10 +15,10 @@ from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
 UNUSED = r"layers\.[1-9]\d*\.input_layernorm\.weight"
 
 
-def watch_loading(drafter: dict[str, Any], guard: Guard = nullcontext) -> None:
-    """Make the loader record the drafter's model, and its parameters that the files do not fill.
+def watch_loading(seen: dict[str, Any], guard: Guard = nullcontext) -> None:
+    """Make SGLang's loader fill `seen`: "model" is the drafter's, "unfilled" its parameters not loaded.
 
-    `guard` is around what is ours.
+    `guard` wraps our own code.
     """
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.model_loader.loader import DefaultModelLoader
@@ -27,7 +27,7 @@ def watch_loading(drafter: dict[str, Any], guard: Guard = nullcontext) -> None:
 
     def watched_weights(model: Any, weights: Any, device: Any) -> None:
         load = lambda: load_weights(model, weights, device)  # noqa: E731
-        drafter["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
+        seen["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
 
     def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:
         if not self.is_draft_worker:
@@ -37,28 +37,28 @@ def watch_loading(drafter: dict[str, Any], guard: Guard = nullcontext) -> None:
             result = load_model(self, *arguments, **named)
         finally:
             DefaultModelLoader.load_weights_and_postprocess = staticmethod(load_weights)
-        drafter["model"] = self.model
+        seen["model"] = self.model
         return result
 
     ModelRunner.load_model = watched_load
 
 
-def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
-    """Return the device, the dtype, and the settings of the drafter if there is one."""
+def describe(scheduler: Any, seen: dict[str, Any]) -> dict[str, Any]:
+    """Return the device, the dtype, and "resolved", the drafter's settings, if `seen` has its model."""
     runner = scheduler.tp_worker.model_runner
     report = {"device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch.")}
-    if "model" not in drafter:
+    if "model" not in seen:
         return report
-    model = drafter["model"]
+    model = seen["model"]
     resolved = resolved_flags(model) | {"aux_layers": aux_layers(runner.model)}
     tokens = getattr(model, "hot_token_id", None)
     size = getattr(model.config, "draft_vocab_size", None) or model.config.vocab_size
     resolved["draft_tokens"] = list(range(size)) if tokens is None else tokens.tolist()
     resolved |= {"rope": rope_in(model.model), "vocabulary": vocabulary_in(model)}
-    if "unfilled" in drafter:
+    if "unfilled" in seen:
         # the target's own head and embedding replace parameters of the drafter after loading
         now = dict(model.named_parameters())
-        names = (name for name, parameter in drafter["unfilled"].items() if now.get(name) is parameter)
+        names = (name for name, parameter in seen["unfilled"].items() if now.get(name) is parameter)
         resolved["unfilled"] = sorted(name for name in names if not re.search(UNUSED, name))
     return report | {"resolved": resolved}
 

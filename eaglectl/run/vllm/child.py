@@ -345,6 +345,7 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
 
 
 def _open_target(request: dict[str, Any]) -> dict[str, Any]:
+    # start vLLM so that its connector writes the hidden states entering the requested layers
     arguments: dict[str, Any] = llm_arguments(request, request["length"]) | {
         "enable_prefix_caching": False,  # else tokens of a cached prefix have no states
         "speculative_config": {

@@ -20,6 +20,7 @@ class StatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
         return 1
 
     def _submit_async_write(self, pending: Any) -> None:
+        # vLLM's own writes from a GPU; on a CPU the states are written at once
         if self._kv_cache is None or self._kv_cache.device.type != "cpu":
             super()._submit_async_write(pending)
             return

@@ -51,11 +51,12 @@ def find_drafter(runner: Any) -> tuple[str, Any]:
 
 @contextmanager
 def watched_loading(
-    speculative: Any, drafter: dict[str, Any], guard: Guard = nullcontext
+    speculative: Any, seen: dict[str, Any], guard: Guard = nullcontext
 ) -> Iterator[dict[str, Any]]:
-    """Note what vLLM does not load: "unfilled" of `drafter` gets the drafter's parameters that no file fills.
+    """Fill `seen`["unfilled"] with the drafter's parameters that vLLM did not load, by name.
 
-    `speculative` is vLLM's SpeculativeConfig. Nothing is added where vLLM takes another loader.
+    `speculative` is vLLM's SpeculativeConfig. Nothing is added if vLLM uses another loader. Its load_weights
+    is restored at the end. `guard` wraps our own code.
     """
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -66,11 +67,11 @@ def watched_loading(
             load_weights(loader, model, model_config)
             return
         load = lambda: load_weights(loader, model, model_config)  # noqa: E731
-        drafter["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
+        seen["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
 
     DefaultModelLoader.load_weights = watched
     try:
-        yield drafter
+        yield seen
     finally:
         DefaultModelLoader.load_weights = load_weights
 
