@@ -372,7 +372,7 @@ def test_the_rope_base_that_the_file_states_is_the_one_that_the_engine_takes() -
 
 def test_a_drafter_read_otherwise_is_the_same_but_for_that() -> None:
     drafter = eaglectl.inspect(str(FIXTURES / "tiny/eagle3.1")).drafter
-    read = NetworkReading("vLLM", (1, 2, 3), {"fc_norm": False}, 10000.0).of(drafter)
+    read = NetworkReading("vLLM", (1, 2, 3), {"fc_norm": False}, 10000.0).applied_to(drafter)
     assert (read.norms.fc_norm, read.rope.theta) == (False, 10000.0)
     assert (read.dims, read.norms.norm_output, read.aux) == (drafter.dims, True, drafter.aux)
 

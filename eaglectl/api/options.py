@@ -22,6 +22,7 @@ SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
 # engines that eaglectl can run if they are installed
 INSTALLED = ("vllm", "sglang")
 TIMED = ("vllm",)
+# the least ratio of the acceptance length after an upgrade to that before
 TOLERANCE = 0.97
 MOST_NUMBER = 1024  # concurrent requests
 NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"

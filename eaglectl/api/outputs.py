@@ -119,11 +119,11 @@ def value_errors(
     """
     assert isinstance(checkpoint.source, FolderSource)
     source, target_files = checkpoint.source, GivenTarget(plan.drafter.target, target)
-    of_numbers = [*map(find_rule, VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES))]
+    value_rules = [*map(find_rule, VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES))]
     findings = judge_drafter(
-        Subject(source, target_files, read=(checkpoint, plan.drafter)), of_numbers
+        Subject(source, target_files, read=(checkpoint, plan.drafter)), value_rules
     ).findings
-    findings += _source_findings(source, checkpoint, plan, target_files, of_numbers) if is_planned else ()
+    findings += _source_findings(source, checkpoint, plan, target_files, value_rules) if is_planned else ()
     copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
     # an error without a tensor concerns all of them
     moved = {f"tensor:{step.stored[0]}" if step.is_moved else "" for step in plan.steps} ^ {""}
@@ -132,7 +132,7 @@ def value_errors(
         for finding in findings
         if finding.severity == "error"
         and not finding.match.engines
-        and finding.match.where in (copied if finding.rule in of_numbers else moved)
+        and finding.match.where in (copied if finding.rule in value_rules else moved)
     )
 
 
@@ -260,6 +260,7 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "--target": lambda value: {},
 }
 Defects = Mapping[str, Sequence[AppliedFact]]
+# of a checkpoint with more open questions, no combinations of answers are listed
 MOST_QUESTIONS = 4
 ANSWERED = "convert it with an answer to the open question"
 
@@ -304,7 +305,11 @@ class Advice(Struct, frozen=True):
                 yield from _serving_steps(plan, engine, releases, step)
 
     def _layout(self, engine: Engine) -> tuple[str, Sequence[str]]:
-        """Return the default or the engine's own layout, and the requested engines that do not serve it."""
+        """Return the layout to convert to, and the requested engines that do not serve it.
+
+        If several engines are requested and all of them serve the default layout, it is that one; else the
+        engine's own.
+        """
         requests = self.subject.requests
         names = dict.fromkeys(request.engine for request in requests if request.engine in ENGINES)
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)

@@ -40,7 +40,7 @@ LARGE_RESIDUAL = 0.2
 UNIFORM = 1e-3  # the largest spread of norm.weight, relative to its RMS, that counts as uniform
 RESIDUAL_WRITER = re.compile(r"^fc\.(weight|bias)$|(self_attn\.o_proj|mlp\.down_proj)\.(weight|bias)$")
 TOKENS_PER_INPUT = 4  # the fewest calibration tokens per input of fc for a refit
-LARGE_SPREAD = 0.25
+LARGE_SPREAD = 0.25  # a larger sd of log-ratios of the states' RMS is warned of: fc_norm removes these ratios
 SMALL_RMS = 100.0  # squared and in units of eps: states below it change with eps
 FAR_SIGMA = 0.15  # relative to all prompts together; 30 % cost 6 % of acceptance and more
 

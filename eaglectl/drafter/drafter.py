@@ -429,7 +429,7 @@ def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
 
 
 def yarn_scale(factor: float, share: float) -> float:
-    """Return the factor of yarn on cos and sin, for a scaling by `factor` of which `share` counts."""
+    """Return yarn's factor on cos and sin for a scaling by `factor`; `share` is mscale or mscale_all_dim."""
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
@@ -443,7 +443,7 @@ def yarn_factor(
 ) -> float:
     """Return the factor on cos and sin that a reader of these keys computes; 1 without yarn.
 
-    `takes_zeros`: it divides by what mscale_all_dim gives where one of the two is 0, too. Sources:
+    `takes_zeros`: it uses mscale and mscale_all_dim even if one of them is 0. Sources:
     transformers 5.19 modeling_rope_utils.py, vLLM yarn_scaling_rope.py 0.28.0:40-44 and 0.30.0:38-46, SGLang
     yarn.py 0.5.23:122-131.
     """
@@ -468,7 +468,7 @@ def yarn_factor(
 
 
 def with_one_factor(scaling: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a yarn scaling of attention other than MLA with attention_factor alone of such keys."""
+    """Return a yarn scaling of attention other than MLA with attention_factor for all keys that set it."""
     if scaling.get("rope_type") != "yarn":
         return scaling
     rest = {key: value for key, value in scaling.items() if key not in TRANSFORMERS_FACTORS + ENGINE_FACTORS}

@@ -273,6 +273,7 @@ HEADS = ("lm_head.weight", "output.weight")
 PLAIN = ("F64", "F32", "F16", "BF16")
 # as --fix-reading names a 16-bit dtype -> as safetensors does
 HALF_DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
+# rows that stand for a whole matrix where it is compared or identified
 SAMPLED_ROWS = 64
 
 

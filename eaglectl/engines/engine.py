@@ -56,7 +56,7 @@ class NetworkReading(Struct, frozen=True):
         """The values that make it another network; equal for engines that read alike."""
         return self.boundaries, tuple(sorted(self.switches.items())), self.theta
 
-    def of(self, drafter: Drafter) -> Drafter:
+    def applied_to(self, drafter: Drafter) -> Drafter:
         """Return the drafter as the engine reads it; its layers are those of `boundaries`."""
         rope = drafter.rope if self.theta is None else replace(drafter.rope, theta=self.theta)
         return replace(drafter, norms=replace(drafter.norms, **self.switches), rope=rope)
@@ -108,7 +108,8 @@ class Verdict(Struct, frozen=True):
     For one served as trained, `reasons` name its runner, if another runner of the release differs. For one
     served as published, the first reason is its authors' measurement. `rules` are the ids that report the
     reasons. `reading` is the network that the engine builds, if it differs only by reading the config
-    differently. `unread` is what was not read of files served as trained.
+    differently. `unread` is what was not read of files served as trained. `keys` identify the reasons
+    whatever their wording.
     """
 
     engine: str

@@ -127,6 +127,7 @@ NAMES: frozenset[tuple[str, str]] = frozenset(
 )
 # keys under which trainers keep a state dict (SpecForge's training_state.pt), and how deep they nest it
 STATES = ("draft_state_dict", "model_state_dict", "state_dict", "model", "draft_model", "module")
+# how many dictionaries deep the tensors may be
 NESTING = 5
 # read at once from both ends: the pickle is the first record, the directory the last; a drafter's have less
 ENDS = 8 << 10

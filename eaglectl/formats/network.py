@@ -48,6 +48,7 @@ Ids = tuple[int, ...]
 # an ids list, its convention (None: it must be asked), and in words why it is read so
 Meaning: TypeAlias = tuple[Ids, Convention | None, str]
 
+# a longer list is no list of aux layers: targets have fewer layers
 MOST_IDS = 256
 CONVENTIONS = (
     Choice("--aux-convention", "boundary", "the states that enter those layers"),

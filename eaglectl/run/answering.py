@@ -462,7 +462,7 @@ class _Readings:
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
         picks = [_with_choice(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
         drafts = {
-            pick[place]: run.of(self.judging)
+            pick[place]: run.of_texts(self.judging)
             for pick, run in self._drafted(picks, FirstPass.run_first).items()
         }
         if (answer := _compare_choices(note, drafts, k=1)) is None:

@@ -543,7 +543,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     boundaries, model = stage.boundaries, stage.drafter
     if reading is not None:
         boundaries = reading.boundaries or boundaries
-        as_read = stage.model(Candidate(reading.words, "", reading.of(job.drafter), boundaries))
+        as_read = stage.model(Candidate(reading.words, "", reading.applied_to(job.drafter), boundaries))
         assert as_read is not None  # None is for d2t read as absolute ids
         model = as_read
     work.start()

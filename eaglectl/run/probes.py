@@ -73,6 +73,7 @@ MOST_TIMES = 4
 MOST_VERIFIED, CLOSE = 2, 0.95
 # a fall of acceptance at a position: at most this share of that before it, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
+# the first position that may be such a fall, and the least starts before and after one
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
 DEFAULT_ROPE_THETA = 10000.0
 MADE_OF_T2D = "d2t made of t2d"
@@ -254,7 +255,7 @@ class Drafts(Struct, frozen=True):
         """Return the drafts cut to `k` tokens, with the rounds that follow from them."""
         return in_rounds([np.minimum(row, k) for row in self.matches], k, self.results)
 
-    def of(self, indices: Sequence[int]) -> "Drafts":
+    def of_texts(self, indices: Sequence[int]) -> "Drafts":
         """Return the drafts of some texts."""
         matches = tuple(self.matches[index] for index in indices)
         return Drafts(matches, tuple(self.results[index] for index in indices))

@@ -62,12 +62,12 @@ class PublishedLength(Struct, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the drafter does not work: a gate of TensorRT-LLM passes 1.01."""
+        """Whether the drafter does not work, though its length was published (TensorRT-LLM's gate: 1.01)."""
         return self.length < DEAD_LENGTH
 
     @property
     def run(self) -> tuple[str, int | None, float | None, int | None]:
-        """Our run that is comparable: prompts, k, temperature and tokens; None if nothing is comparable."""
+        """The prompt set, k, temperature and new tokens of a comparable run; None matches no run."""
         figure, source = self.figure, self.source
         temperature = source.temperature if figure.temperature is None else figure.temperature
         return self.prompt_set, figure.k, temperature, source.comparable.get(self.prompt_set)
