@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 718,
     "engines": 1190,
     "files": 2604,
-    "formats": 2093,
+    "formats": 2095,
     "in_engine": 428,
     "judge": 2578,
     "modules": 1461,

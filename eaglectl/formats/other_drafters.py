@@ -22,7 +22,8 @@ class Family(Struct, frozen=True):
 
     `architectures`, `keys` (of config.json) and `speculators` (speculators_model_type) are whole names;
     `values` are those of keys of an object ("object.key"), which mark it whatever else does; `tensors` are
-    patterns of whole tensor names. `source` is where the marks were read.
+    patterns of whole tensor names. `keys` mark nothing beside tensors of the pattern `unless`. `source` is
+    where the marks were read.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Family(Struct, frozen=True):
     values: Mapping[str, str] = field(default_factory=dict)
     tensors: str = ""
     speculators: str = ""
+    unless: str = ""
 
 
 # the multi-token-prediction layers of a target: vLLM's architecture, then SGLang's, by the target's name
@@ -205,6 +207,8 @@ FAMILIES: tuple[Family, ...] = (
         keys=("dflash_config",),
         tensors=r"(.*\.)?(context_proj|mask_token)\b.*",
         speculators="dflash",
+        # of P-EAGLE, whose mask token vLLM reads there too (llm_base_proposer.py 0.22.0:322)
+        unless=r"(.*\.)?mask_hidden",
     ),
     Family(
         "a multi-token-prediction (MTP) head",
@@ -363,7 +367,8 @@ def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> It
     for name in _architectures(config):
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
     for family in FAMILIES:
-        keys = (key for key in family.keys if config.get(key) not in (None, False))
+        is_other = any(map(re.compile(family.unless or r"(?!)").fullmatch, tensors))
+        keys = (key for key in family.keys if not is_other and config.get(key) not in (None, False))
         yield from ((family, f"config.json has {key}") for key in keys)
         names = filter(re.compile(family.tensors or r"(?!)").fullmatch, tensors)
         yield from ((family, f"it has {name}") for name in names)

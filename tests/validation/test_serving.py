@@ -688,6 +688,7 @@ def test_parallel_drafters_are_judged_by_the_runner_that_drafts_in_parallel(tmp_
     [
         ({"mask_token_id": 3}, "0.28.0"),
         ({"ptd_token_id": 3}, "0.16.0"),
+        ({"dflash_config": {"mask_token_id": 3}}, "0.20.0"),
         ({"pard_token": 0, "mask_token_id": 0}, "0.16.0"),
     ],
 )
