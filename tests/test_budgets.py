@@ -12,7 +12,7 @@ ROOT = Path(eaglectl.__file__).parent
 BUDGETS = {
     "api": 2338,
     "cli": 380,
-    "commands": 1636,
+    "commands": 1638,
     "conversion": 1794,
     "drafter": 718,
     "engines": 1190,
@@ -24,7 +24,7 @@ BUDGETS = {
     "publish": 703,
     "reference": 805,
     "report": 1626,
-    "run": 4003,
+    "run": 4007,
     "target": 319,
 }
 # a producer's declaration, beside the budget of its package

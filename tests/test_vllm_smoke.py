@@ -133,6 +133,41 @@ def test_an_error_has_an_owner(
     assert "Traceback" not in done.err
 
 
+@pytest.fixture
+def metadata(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of a release, by which `ready` takes the stand-in for installed."""
+    information = stand_in.parent / "site/vllm-0.32.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    monkeypatch.syspath_prepend(str(information.parent))
+
+
+def readied(prompts: Path, *options: str) -> Any:
+    return call("ready", EAGLE3, "--target", TARGET, "--prompts", prompts, "--engine", "vllm", *options)
+
+
+@pytest.mark.usefixtures("metadata")
+def test_a_fault_with_the_drafter_alone_is_not_laid_to_a_target_that_was_not_run(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN", "says")
+    monkeypatch.setenv("STAND_IN_WORDS", "TypeError: _sample() got an unexpected keyword")
+    printed = " ".join(readied(prompts).out.split())
+    assert "was not run without the drafter, and failed with the drafter outside of its code for" in printed
+    assert "does not run the target" not in printed
+
+
+@pytest.mark.usefixtures("metadata")
+@pytest.mark.parametrize("runner", ["V1", "V2"])
+def test_ready_names_the_runner_that_measured_at_its_figure(
+    runner: str, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_RUNNER", runner)
+    (engine,) = readied(prompts, "--json").document["engines"]
+    assert engine["stored"]["acceptance"]["runner"].startswith(f"{runner} (")
+    assert f"] ({runner} runner)" in readied(prompts, "-v").out
+
+
 @pytest.mark.slow
 def test_an_mla_pair_takes_the_cpus_backend_on_cpus_alone(
     stand_in: Path, tmp_path: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch

@@ -276,10 +276,11 @@ def _run_fault(
             tensor_text = f"tensor {tensor}, " if tensor else ""
             where = f" ({tensor_text}{module.rpartition('.')[2]}.py, {function})"
         return RefusedError(f"{release} does not run this drafter: {text}{where}")
-    if request["mode"] == "generate" and request.get("has_plain"):
+    if request["mode"] == "generate":
+        tried = "runs the target, but" if request.get("has_plain") else "was not run without the drafter, and"
         return UnreadableError(
-            f"{release} runs the target, but failed with the drafter outside of its code for drafters:"
-            f" {text}; use --run-in reference",
+            f"{release} {tried} failed with the drafter outside of its code for drafters: {text}; use --run-in"
+            " reference",
             options=("--run-in",),
         )
     return UnreadableError(f"{release} does not run the target {request['target']}: {text}")

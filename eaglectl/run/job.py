@@ -97,6 +97,11 @@ class EngineRun(Struct, frozen=True):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def runner(self) -> str:
+        """The model runner of vLLM that measured: "V1 (CPUModelRunner)"; "" for others."""
+        return str(self.resolved.get("runner", ""))
+
+    @property
     def equal_outputs(self) -> int | None:
         """Number of prompts whose output with the drafter equals plain decoding; None if that was not run."""
         if not self.plain:

@@ -671,9 +671,12 @@ def _engines(result: Readiness) -> Section:
 def _cells(files: ServedFiles | None, suffix: str) -> tuple[Words, str]:
     if files is None:
         return Words("-"), "-"
-    length = files.report.measured.length.words if files.report else "-"
-    is_reference = files.report is not None and files.report.run.engine == "reference"
-    return Words(files.outcome, OUTCOME_TONES[files.outcome]), f"{length}{suffix if is_reference else ''}"
+    outcome, length = Words(files.outcome, OUTCOME_TONES[files.outcome]), "-"
+    if (report := files.report) is not None:
+        # the verdict is on the runner that the release takes for the target, which may be another
+        runner = f" ({report.run.runner.split()[0]} runner)" if report.run.runner else ""
+        length = f"{report.measured.length.words}{suffix if report.run.engine == 'reference' else runner}"
+    return outcome, length
 
 
 def release_name(state: EngineReadiness | Verdict) -> str:
@@ -756,6 +759,7 @@ PARTS: Parts = {
         "prompts_digest",
         "*measured",
         "coverage?",
+        "runner=run.runner?",
     ),
     Gain: ("*ratio", "prompts_needed"),
 }
