@@ -264,6 +264,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
 
 
 def _scaling(rope: Rope, *, is_mla: bool) -> Mapping[str, Any] | None:
+    # a scaling in one form, so that spellings that mean the same compare as equal
     settings = {
         key: value
         for key, value in (rope.scaling or {}).items()
@@ -277,6 +278,8 @@ def _scaling(rope: Rope, *, is_mla: bool) -> Mapping[str, Any] | None:
 
 
 def _norm_output(a: Side, b: Side) -> tuple[FactState, str] | None:
+    # how an open norm_output compares: equal if the same producer wrote the same switch; None if it is open
+    # in neither file
     values = a.drafter.norms.norm_output, b.drafter.norms.norm_output
     if None not in values:
         return None
@@ -550,6 +553,7 @@ def _on_disk(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
 
 
 def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
+    # a tensor's bytes in blocks of `size`, whatever parts they come in
     held = bytearray()
     for part in _tensor_bytes(tensor, checkpoint, size):
         held += part
@@ -561,6 +565,7 @@ def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes
 
 
 def _tensor_bytes(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
+    # a tensor's bytes in order, without reading more than a part of it at a time
     match tensor.origin:
         case Absorbed(w_kc, w_vc):
             yield from join_absorbed(checkpoint, w_kc, w_vc)

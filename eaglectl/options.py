@@ -172,6 +172,7 @@ class Field(Struct, frozen=True):
         return value if isinstance(value, Mapping) and converted == value else converted
 
     def _read(self, value: Any) -> Any:
+        # a value as its field's type: texts are read, values of that type stay
         read = self.option.read
         if read is None or not isinstance(value, str | list | tuple | None):
             return value

@@ -402,6 +402,8 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
 
 
 def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) -> None:
+    # raise RefusedError if an engine that was named, or that the named layout is for, would run the output
+    # worse than the source
     layout = by_name(options.layout or DEFAULT_LAYOUT).layout
     wanted = layout.engines if layout and options.layout else ()
     for row in serving if not options.force_unserved else ():

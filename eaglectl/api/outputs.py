@@ -464,6 +464,8 @@ def _engines_not_served(
 def _serving_steps(
     plan: "ConversionPlan", engine: Engine, releases: Iterable[str], step: Step
 ) -> Iterator[Step]:
+    # the conversion, if it makes any of these releases serve the checkpoint, and a later release for those
+    # that it does not help
     verdicts = judge_plan(plan, every_release(engine.name))
     wrong = {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):

@@ -311,6 +311,8 @@ def _with_coverage(
 def _probed(
     report: SmokeReport, runs: "Runs", source: str, source_name: str, target: TargetChoice
 ) -> SmokeReport:
+    # the report with the requested probe; the readings are compared in the reference, which shows the draft
+    # logits
     repair = partial(repair_command, source_name, target.text, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":

@@ -607,6 +607,8 @@ def _statistics_for(
 
 
 def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: UpgradeRecipe) -> Statistics:
+    # the statistics of --calibration; if only scales are used, they may come from another drafter of the same
+    # layers
     statistics, is_scaled = read_statistics(place), needs_statistics(drafter, "off", recipe.is_norm_output)
     check_statistics(
         statistics,

@@ -66,6 +66,7 @@ class NumpyLimits:
 
 
 def _can_start_threads() -> bool:
+    # whether as many threads may start as numpy's OpenBLAS starts: it ends the process if it cannot
     end = threading.Event()
     try:
         for _ in range(min(os.cpu_count() or 1, MOST_THREADS) - 1):

@@ -309,6 +309,7 @@ def _layout_notes(
 
 
 def _check_settled(drafter: Drafter) -> None:
+    # raise for problems that forbid a conversion and for open questions
     if problems := drafter.notes_at("problem"):
         error = OptionNeededError if any(note.remedies for note in problems) else RefusedError
         topic, where = (problems[0].topic, problems[0].about) if len(problems) == 1 else ("", "")
@@ -452,6 +453,7 @@ def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Dra
 
 
 def _is_solved(note: Note, drafter: Drafter, request: ConversionRequest) -> bool:
+    # whether an option of the request makes a problem of the source none of the output's
     solved = {
         "training-unservable": not drafter.rope.has_mla_factors,
         "rope-pairing": request.rope_style == "interleaved",

@@ -232,6 +232,8 @@ def _exchange(first: str, second: str) -> _Declared:
 
 
 def _made_of(name: str, source: str) -> _Declared:
+    # the reading that computes one vocabulary table from the other, if the file has both; lm_head's rows must
+    # have the order of t2d for d2t to follow from it
     def values(drafter: Drafter) -> list[str]:
         has_both = drafter.has_reduced_vocabulary and set(TABLES) <= set(drafter.tensors)
         is_ordered = name == "t2d" or not by_name(drafter.producer).has_unordered_rows
@@ -518,6 +520,7 @@ def _own_table(drafter: Drafter, name: str) -> Tensor | None:
 
 
 def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:
+    # raise RefusedError for an lm_head whose rows were selected by d2t's offsets instead of its tokens
     head = checkpoint.tensors.get("lm_head.weight")
     if head is not None and drafter.has_reduced_vocabulary:
         repeated, size = repeated_offsets(vocabulary.offsets, SAMPLED_ROWS), head.row_bytes

@@ -173,6 +173,7 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
 
 
 def _as_safetensors(matrices: Matrices) -> Iterator[bytes]:
+    # the bytes of a safetensors file of the matrices, piece by piece, as they may be large
     arrays = {
         name: np.ascontiguousarray(array, "<f8") for name, array in msgspec.structs.asdict(matrices).items()
     }
@@ -285,7 +286,7 @@ def check_statistics(
 
     `is_of_states`: only the scales of the target's states are used, which drafters of the same layers share.
     """
-    was_direction, has = statistics.is_direction, drafter.norms.norm_before_residual
+    had_norm_before, has_norm_before = statistics.is_direction, drafter.norms.norm_before_residual
     eps, is_of_drafter = float(drafter.settings["rms_norm_eps"]), not is_of_states
     count, theirs, ours = len(statistics.boundaries), list(statistics.boundaries), drafter.aux.boundaries
     differences = (
@@ -294,8 +295,9 @@ def check_statistics(
             "is of another drafter",
         ),
         (
-            is_of_drafter and was_direction != has,
-            f"has norm_before_residual {str(was_direction).lower()}, and this drafter {str(has).lower()}",
+            is_of_drafter and had_norm_before != has_norm_before,
+            f"has norm_before_residual {str(had_norm_before).lower()}, and this drafter"
+            f" {str(has_norm_before).lower()}",
         ),
         (
             is_of_drafter and statistics.eps != eps,
@@ -500,7 +502,10 @@ def _with_size_in_head(
 def _rescaled(
     drafter: Drafter, weight: Array, rms: float, size: float
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Scale the residual stream so that its first state has the norm's RMS."""
+    """Return the tensors that write the residual stream, scaled so that the state fed back keeps its size.
+
+    None has to change if the norm comes before the residual and is uniform.
+    """
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > UNIFORM * rms:
             raise OptionNeededError(

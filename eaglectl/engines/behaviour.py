@@ -324,6 +324,8 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
 
 
 def _layers_of_ids(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
+    # the boundaries that a runner captures for these ids; None where its rule depends on a target that is not
+    # known
     place, is_output = PLACES.get(path, path), path in runner.output_places
     adds = is_output or adds_one(runner, ids, target)
     if adds is None:

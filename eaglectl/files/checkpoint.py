@@ -268,6 +268,7 @@ def why_no_checkpoint(source: Source) -> str:
 
 
 def _no_config(source: Source, *, is_target: bool) -> str:
+    # what a folder without a config.json is, and what to do
     about = f"{source.place} has no config.json"
     if words := export_words(source.names()):
         return f"{about}; {words}"
@@ -319,6 +320,8 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
 
 
 def _read_index(source: Source) -> Mapping[str, str]:
+    # the index's map of tensors to files; UnreadableError if it has another form or names a file that does
+    # not exist
     index = parse_json(INDEX, source.read(INDEX), SHARDS)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or {type(file) for file in weight_map.values()} != {str}:
@@ -492,6 +495,7 @@ def hub_name(text: str) -> tuple[str, str | None] | None:
 
 
 def _file_mode(text: str) -> int:
+    # the mode of a local path, 0 for a Hub repository and for a path that does not exist
     check(
         (is_url(text), f"{text} is a URL; {GIVE}"),
         error=partial(UnreadableError, source=text),

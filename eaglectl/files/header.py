@@ -153,6 +153,7 @@ def _check_entries(raw: bytes, most: int) -> None:
 
 
 def _check_depth(value: Any) -> None:
+    # level by level, as a recursion would itself fail on deep nesting
     level, depth = [value], 0
     while level := [item for item in level if type(item) in (dict, list)]:
         level = [inner for item in level for inner in (item.values() if type(item) is dict else item)]
@@ -167,6 +168,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # an object's keys and values; json would keep the last of two equal keys without an error
     unique: dict[str, Any] = {}
     for key, value in pairs:
         if key in unique:
@@ -236,6 +238,8 @@ def _refuse(*faults: tuple[object, str]) -> None:
 
 
 def _check_cover(tensors: list[StoredTensor], base: int, file_size: int) -> None:
+    # raise UnreadableError unless the tensors cover the data exactly: bytes that nothing describes could hide
+    # anything
     position = base
     for tensor in tensors:
         kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"

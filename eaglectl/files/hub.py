@@ -182,6 +182,7 @@ def _retry_broken_bodies(act: Callable[[], Any]) -> Any:
 
 
 def _timed_pieces(response: Any, most: int) -> Iterator[bytes]:
+    # the pieces of an answer; more bytes than asked for end it, and too slow a connection is an error
     end, count = time.monotonic() + PATIENCE + most / SLOWEST, 0
     for piece in response.iter_bytes():
         yield piece

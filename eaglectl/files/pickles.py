@@ -622,6 +622,7 @@ def selected_tokens(source: Source) -> tuple[int, ...] | None:
 
 
 def _token_ids(source: Source, file: str, saved: TorchFile, value: Value) -> tuple[int, ...]:
+    # a trainer's list of target tokens, as a tensor of one axis or a plain list
     items: list[Any] | None = None
     if is_tensor(value):
         view = tensor_view("its token list", value)
@@ -680,6 +681,7 @@ def _tensor(source: Source, file: str, saved: TorchFile, view: _View) -> "torch.
 
 @contextmanager
 def _named(file: str) -> Iterator[None]:
+    # errors of a pickle get the file's name, and become errors of the user's file
     try:
         yield
     except PickleError as problem:

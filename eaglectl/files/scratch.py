@@ -152,6 +152,7 @@ def _mark(folder: Path) -> Path:
 
 
 def _remove(folder: Path, settle: Callable[[Path], None] | None) -> None:
+    # settle what a run moved aside (OLD), then remove all else; the folder stays while OLD does
     try:
         if settle:
             settle(folder)

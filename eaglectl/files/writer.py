@@ -340,6 +340,7 @@ def _copy(opened: ExitStack, sources: dict[Path, int], target: int, part: Copy) 
 
 
 def _move(source: int, target: int, position: int, size: int) -> int:
+    # copy a piece in the kernel, which can share blocks; by hand where the file systems cannot
     if size > SMALL and hasattr(os, "copy_file_range"):
         try:
             return os.copy_file_range(source, target, size, position)

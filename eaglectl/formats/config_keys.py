@@ -571,6 +571,7 @@ def _are_numbers_valid(kind: Mapping[str, Any], value: Any) -> bool:
 
 
 def _unfit_rope(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    # the first value of a rope table that has another type or range than the common keys' schema
     for key, kind in ROPE.items():
         value, item = table.get(key), kind.get("items", kind)
         values = value if isinstance(value, list) and "items" in kind else [value]

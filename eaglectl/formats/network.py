@@ -432,6 +432,7 @@ def _read_norm_output(
 
 
 def _read_residual(keys: Keys, format: Format, answers: Answers) -> bool:
+    # norm_before_residual by the user, then the config, then the producer's default
     key, usual = "norm_before_residual", format.residual_default
     from_config = _read_flag(keys, key, answers, usual)
     if (answer := answers.semantics.get(key)) is not None:

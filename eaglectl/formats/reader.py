@@ -153,8 +153,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     return settled_drafter(partial(_read, stored), answers, checkpoint)
 
 
+# read with given answers; every reader adds its notes to `keys`, and what no reader took is asked about
 def _read(stored: _Stored, answers: Answers) -> Drafter:
-    # read with given answers; every reader adds its notes to `keys`, and what no reader took is asked about
     format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
     keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
     record, sidecar = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
@@ -207,6 +207,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
 
 
 def _taken(stored: _Stored) -> tuple[str, ...]:
+    # the config keys that a reader took, or that mean nothing for this drafter: all others are asked about
     format, quantisation = stored.format, stored.quantisation
     return (
         *READ,
@@ -289,6 +290,7 @@ def check_answers(answers: Answers) -> None:
 
 
 def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
+    # whether an answer that is no listed value has an allowed form
     if key == "rope":
         try:
             base = RopeAnswer.of(answers).base
@@ -385,6 +387,7 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
 
 
 def _quantised_changes(*places: Mapping[str, Any]) -> tuple[str, ...]:
+    # a remark on a quantised target: its states may differ from those that the drafter was trained on
     quantisation = next((value for place in places if (value := place.get("quantization_config"))), None)
     if not isinstance(quantisation, Mapping):
         return ()

@@ -124,6 +124,7 @@ def _without_source_convention(read: Read, answers: Answers, record: _Record) ->
 
 
 def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
+    # the questions that the user's answers settle, by the key of the answer
     questions: dict[str, Note] = {}
     if answers.choices:
         with suppress(EaglectlError):
@@ -156,6 +157,8 @@ def _all_notes(
 
 
 def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Record) -> Iterator[Note]:
+    # questions on facts that config.json and the record state differently, unless they are answered or asked
+    # already
     answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
     answered.update(note.about for note in drafter.notes_at("question"))
     for about, fact in {
@@ -216,6 +219,7 @@ def _candidates(
 
 
 def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
+    # the answer that the record gives to a question, if it is about files of this layout
     is_of_layout, boundaries = record.layout == drafter.producer, record.boundaries or []
     if note.about == AUX and len(boundaries) == drafter.aux.count:
         return _recorded_layers(note, drafter, boundaries, is_of_layout=is_of_layout)
@@ -356,6 +360,8 @@ def _settled_note(entry: Settlement, *, is_recorded: bool) -> Note:
 
 
 def _question_of_edit(drafter: Drafter, about: str, recorded: Any, origin: str) -> Note:
+    # ask which of two values holds: a record that disagrees with config.json shows that one was edited, not
+    # which
     current = _fact(drafter, about)
     of_file = [Choice(SEMANTICS_OPTION, "rope=stored", "what config.json says")]
     if about not in ROPE:

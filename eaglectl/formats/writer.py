@@ -74,6 +74,7 @@ def put(config: dict[str, Any], place: str, value: Any) -> None:
 
 
 def _vocabulary(drafter: Drafter, layout: Layout, dtypes: Sequence[str]) -> dict[str, Any]:
+    # the keys on vocabulary and width, and the dtype of the first weights that has a name in torch
     is_null = layout.has_null_size and "lm_head.weight" not in drafter.tensors
     keys: dict[str, Any] = {
         "draft_vocab_size": None if is_null else drafter.dims.draft_vocab,

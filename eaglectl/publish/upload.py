@@ -72,6 +72,7 @@ class UploadFile:
 
 
 def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
+    # why a file is not published; "" for files of a drafter
     reasons = {
         "a trainer's state": re.match(NOT_WEIGHTS, name),
         "a pickle": name.endswith(PICKLE_SUFFIXES),
@@ -83,6 +84,7 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
 
 
 def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[int], None]) -> UploadFile:
+    # a file's digest, and its content if it is small: what is published is what was hashed
     source.check_cached([name])
     digest, content = hashlib.sha256(), bytearray()
     with source.open_file(name) as file, errors_about(f"{name} in {source.place}"):

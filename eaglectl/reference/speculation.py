@@ -131,6 +131,7 @@ class SpeculativeDecoder:
     def _unfinished(
         self, texts: Sequence[Sequence[int]], rows: Sequence[int], on_round: OnRound | None
     ) -> list[int]:
+        # the places of texts that are not complete: neither long enough nor stopped
         most, stop = self.settings.max_tokens, self.settings.stop
         unfinished = [place for place, row in enumerate(rows) if len(texts[row]) < most]
         unfinished = [place for place in unfinished if stop.isdisjoint(texts[rows[place]])]

@@ -250,6 +250,7 @@ def fingerprints(findings: Sequence[Finding]) -> list[str]:
 
 
 def _location(place: Place) -> dict[str, Any]:
+    # a finding's place in SARIF: file and line, and the key or tensor as a logical location
     physical: dict[str, Any] = {"artifactLocation": {"uri": place.uri}}
     if place.line:
         column = {"startColumn": place.column} if place.column else {}

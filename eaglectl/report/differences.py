@@ -106,6 +106,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
 
 
 def _served(comparison: Comparison) -> Section:
+    # what each engine does with both files as they are stored, and why where that differs
     rows = [
         (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b) for fact in comparison.served
     ]

@@ -114,6 +114,7 @@ def _next(report: Report) -> str:
 
 
 def _more(report: Report, first: Sequence[Finding]) -> Iterator[Section]:
+    # the sections that -v shows
     rest = [finding for finding in report.findings if finding not in first]
     yield _findings(report, rest, "More findings")
     others = [finding for finding in report.findings if finding in rest or not _is_worse(finding)]
@@ -205,6 +206,7 @@ def _repairs(findings: Iterable[Finding], command: str) -> list[str]:
 
 
 def _repair(finding: Finding, command: str) -> str:
+    # the fix in a few words: the next command, a command, or its first steps
     if finding.match.options:
         return "one of the options that the finding names"
     match finding.repair.commands:
@@ -290,6 +292,7 @@ def _severities(reports: Sequence[Report]) -> list[str]:
 
 
 def _policy_line(reports: Sequence[Report]) -> str:
+    # what fails, by which policy, and how many rules it turns off or lowers
     policies = ", ".join(sorted({report.policy for report in reports}))
     fail_on = next((f"fails on {report.fail_on}" for report in reports if report.fail_on), "never fails")
     weakened = {

@@ -238,6 +238,7 @@ def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[st
 
 
 def _fault(server: Server, error: Any) -> str:
+    # how an answer differs from its schema, in words
     names, value = [str(name) for name in error.absolute_path], error.instance
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in value)

@@ -502,6 +502,8 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
         return
     drafted, choices = first.first_drafts(stage.drafter, stage.boundaries)
     rows = table.argsort()[np.searchsorted(np.sort(table), drafted)]
+    # right first tokens by shift: the token of a later row; offsets count from their own row, so that as many
+    # are subtracted
     right = {
         (key, late): int((table.take(rows + late, mode="clip") - late * (key == TABLE_ROWS) == choices).sum())
         for key, late in product((TABLE_ROWS, TABLE_TOKENS), LATE.values())
@@ -519,6 +521,7 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
 
 
 def _ropes(file_rope: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
+    # other ropes that the drafter may have been trained with: name, answer and rope
     bases = [DEFAULT_ROPE_THETA]
     if target is not None and target.theta.is_integer():
         bases.append(target.theta)
@@ -628,6 +631,7 @@ def _written(prompt: Prompt) -> Prompt:
 
 
 def _instructed(prompt: Prompt) -> Prompt:
+    # the prompt with a system prompt that the drafter was not trained with, inside the user's text
     if not prompt.messages and not prompt.is_chat:
         return Prompt(SYSTEM.format(text=prompt.text))
     messages = list(chat_messages(prompt))

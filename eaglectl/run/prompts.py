@@ -339,6 +339,7 @@ def _messages(
 
 
 def _message(place: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    # a message with its content as one text; raises UsageError for content that is no text
     if not isinstance(role := message.get("role"), str) or not role:
         raise UsageError(f'{place} must be an object with a "role"')
     match message.get("content"):

@@ -47,6 +47,7 @@ def _mark(parameters: Iterable[tuple[str, Any]], marked: dict[str, tuple[Any, An
 
 
 def _unmark(marked: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    # the parameters that still hold NaN, which loading did not fill; their old values come back
     holes = {}
     for name, (parameter, former) in marked.items():
         now = _marked(parameter)

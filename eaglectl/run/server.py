@@ -155,6 +155,7 @@ def _send_and_count(
 
 
 def _recognise(server: Server) -> tuple[str, _Engine]:
+    # the model's name, and the engine of a server by the endpoints that it has
     model = str(get(server, "/v1/models", "models")["data"][0]["id"])
     for path in ("/server_info", "/get_server_info"):
         info = get(server, path, "server_info", may_lack=True)

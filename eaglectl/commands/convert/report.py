@@ -229,6 +229,7 @@ def _notes(plan: ConversionPlan, most: int) -> tuple[list[Remark], list[Remark]]
 
 
 def _written(conversion: Conversion) -> list[Line]:
+    # what the output is: version, layout, tensors by action, layers
     plan = conversion.plan
     origin = [f"target: {plan.drafter.target.origin}"] if plan.drafter.target.origin else []
     actions = ", ".join(

@@ -462,6 +462,8 @@ class _Work(Struct, frozen=True):
 
     @property
     def _conversion(self) -> ConvertOptions:
+        # options for one conversion: to the layout of the named engines if they share one, else to the
+        # default
         layouts = {layout_for(request.engine) for request in self.requests}
         is_one = self.options.is_named and len(layouts) == 1
         converting = ConvertOptions(
@@ -525,6 +527,8 @@ def _served(verdict: Verdict) -> ServedFiles:
 
 
 def _without_serving(result: Readiness) -> Readiness:
+    # the result if too few engines serve the drafter: a failure if that is known of one of them, else an open
+    # one
     others = [state for state in result.engines if not state.is_serving]
     is_known = any(state.final.outcome.is_known_wrong for state in others)
     reasons = grouped((_why_not(state), state) for state in others)
@@ -656,6 +660,7 @@ def _serving(result: Readiness) -> list[EngineReadiness]:
 
 
 def _engines(result: Readiness) -> Section:
+    # the table of engines; the reference is named beside a length only if other engines ran too
     by_reference = {run.run.engine == "reference" for state in result.engines for run in runs_of(state)}
     suffix = " (reference)" if len(by_reference) > 1 else ""
     rows: list[tuple[Line, ...]] = [

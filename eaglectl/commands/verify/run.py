@@ -232,6 +232,7 @@ def verify(
 
 
 def _listing(text: str) -> HubSource:
+    # the Hub's own list of files, which a cached copy cannot stand for
     if hub_name(text) is None:
         raise UsageError(
             f"--against {text}: a repository was expected, like org/name or org/name@revision",

@@ -61,6 +61,7 @@ def _for_vllm(summary: CheckpointSummary) -> str | None:
 
 
 def _lightseekorg(summary: CheckpointSummary) -> str | None:
+    # a mark of the organisation's published MLA drafters, whose ids count from 2
     is_mla = summary.architecture == "Eagle3DeepseekV2ForCausalLM" and summary.has_any("kv_a_proj_with_mqa")
     nested = summary.nested("eagle_config").get("eagle_aux_hidden_state_layer_ids")
     if (
@@ -75,6 +76,7 @@ def _lightseekorg(summary: CheckpointSummary) -> str | None:
 
 
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    # doubts about base and pairing of MLA attention, which depend on the trainer's version
     if summary.has_any("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
         yield from rope_doubt(summary, answers, "TorchSpec's MLA attention")
     is_stated = "rope_interleave" in summary.config or "rope_interleave" in answers.semantics

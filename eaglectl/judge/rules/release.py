@@ -295,6 +295,7 @@ def secret(subject: Subject) -> Iterator[Match]:
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    # every text in a JSON value, with its place
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):
@@ -380,8 +381,8 @@ def card_speculation(subject: Subject) -> Iterator[Match]:
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
     if _has(subject, CARD, "EGL909"):
-        for words, right in _launch_faults(_text(subject, CARD), subject.drafter):
-            yield Match(f"a command of {CARD}: {words}", CARD, f"write `{right}`.")
+        for faults, corrected in _launch_faults(_text(subject, CARD), subject.drafter):
+            yield Match(f"a command of {CARD}: {faults}", CARD, f"write `{corrected}`.")
 
 
 @rule("EGL904", "checksums", "error")
@@ -440,6 +441,7 @@ def init_only(subject: Subject) -> Iterator[Match]:
 
 
 def _allowed(subject: Subject, key: str, fact: str) -> Iterator[Match]:
+    # the card's values of a fact that the policy does not allow
     if (allowed := subject.policy.allowed.get(key)) is None:
         return
     values = front_matter(_text(subject, CARD) if CARD in subject.names else "").get(fact, [])
@@ -480,6 +482,7 @@ def read_sums(text: str) -> tuple[Mapping[str, tuple[str, ...]], Sequence[int]]:
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:
+    # compare one entry of the checksums with its file
     if len(digests) > 1:
         yield Match(f"{SUMS} states {len(digests)} digests for {name}", SUMS)
     elif name not in subject.names:

@@ -118,6 +118,7 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
 
 
 def _capturing(engine: Engine, view: View) -> str:
+    # the releases that capture aux states of this target
     capturing = [
         release
         for release in engine.releases

@@ -149,6 +149,7 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:
+    # vLLM's counts of drafts and of accepted tokens by position
     if is_plain:
         return [0] * (k + 1)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
