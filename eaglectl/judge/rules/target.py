@@ -664,7 +664,8 @@ RULES = (
     The highest proposed token is the largest i + d2t[i], or the last of a full vocabulary. Engines look it up
     in the target's embedding, to verify it, without comparing it with the rows: vLLM compares the sizes only
     for method draft_model (config/speculative.py 0.32.0:1870), SGLang adds d2t to the token's number
-    (llama_eagle3.py 0.5.23:352). A token beyond the rows is an illegal memory access.
+    (llama_eagle3.py 0.5.23:352). A token beyond the rows is an illegal memory access; on CPUs vLLM 0.32.0
+    ends in "index out of range" (run).
 
     Fix: give the target that the drafter was trained for.
     """,
