@@ -11,9 +11,9 @@ from eaglectl.conversion.plan import LeftBehind
 from eaglectl.engines.behaviour import EvidenceKind, Fact
 from eaglectl.engines.engine import Verdict
 from eaglectl.files.header import StoredTensor
+from eaglectl.in_engine.installed import Plugin
 from eaglectl.judge.judgement import Report
 from eaglectl.judge.rule import Severity
-from eaglectl.in_engine.installed import Plugin
 from eaglectl.judge.support import Service
 from eaglectl.run.measurement import Spread
 from eaglectl.run.probes import DriftCondition, Variant

@@ -13,7 +13,7 @@ BUDGETS = {
     "api": 2338,
     "cli": 380,
     "commands": 1638,
-    "conversion": 1794,
+    "conversion": 1799,
     "drafter": 718,
     "engines": 1190,
     "files": 2604,

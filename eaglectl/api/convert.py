@@ -264,14 +264,11 @@ def _copied_embedding(checkpoint: Checkpoint, drafter: Drafter, options: Convert
 
     "" if the layout is no engine's, or if the drafter's embedding has all rows that are looked up.
     """
-    tensor, layout = (
-        drafter.tensors.get("embed_tokens.weight"),
-        by_name(options.layout or DEFAULT_LAYOUT).layout,
-    )
-    is_short = tensor is not None and tensor.shape[0] < (drafter.target.tokens or 0)
-    if not is_short or tensor is None or len(tensor.stored) > 1 or layout is None or not layout.engines:
+    tensor = drafter.tensors.get("embed_tokens.weight")
+    if tensor is None or len(tensor.stored) > 1 or tensor.shape[0] >= (drafter.target.tokens or 0):
         return ""
-    if options.target.weights is None:
+    layout = by_name(options.layout or DEFAULT_LAYOUT).layout
+    if not (layout and layout.engines and options.target.weights):
         return ""
     target, (name,) = read_checkpoint(options.target.weights), tensor.stored
     other, ours = matrix(target.tensors, EMBEDDINGS), checkpoint.tensors[name]

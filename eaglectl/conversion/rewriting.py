@@ -249,38 +249,43 @@ def with_factor(drafter: Drafter, layout: Layout) -> TransformedDrafter:
     Engines multiply attn_factor by the usual factor, 0.1 ln(factor) + 1. A factor that every reader computes
     from the stored keys stays as it is, and MLA drafters have others (`Rope.mla_factors`).
     """
-    rope, scaling, is_for_engines = (
-        drafter.rope,
-        drafter.rope.scaling or {},
-        layout.factor_keys == ALL_FACTORS,
-    )
+    rope, scaling = drafter.rope, drafter.rope.scaling or {}
     factor, usual = rope.attention_factor, yarn_factor(scaling, ())
-    readings = (yarn_factor(scaling, keys, takes_zeros=True) for keys in _RELEASES_READ)
-    is_read = not scaling.keys() & set(ENGINE_FACTORS)
-    if is_for_engines:
-        is_read = all(isclose(reading, factor) for reading in readings)
-    if drafter.dims.attention == "MLA" or usual == 1 or is_read or not layout.factor_keys:
+    if drafter.dims.attention == "MLA" or usual == 1 or _is_read(scaling, factor, layout):
         return TransformedDrafter(drafter)
+    written = _factor_settings(factor, usual, layout)
+    replaced = TRANSFORMERS_FACTORS + ENGINE_FACTORS
+    rest = {key: value for key, value in scaling.items() if key not in replaced} | written
+    if rest == scaling or any(value <= 0 for value in written.values()):
+        return TransformedDrafter(drafter)
+    settings = " and ".join(f"{key} {value:.6g}" for key, value in written.items())
+    note = Note(
+        "note",
+        "rope_scaling",
+        f"yarn's factor on cos and sin, {factor:.6g}, is written as"
+        f" {settings or 'the usual one, without keys'}; this layout's readers take it there",
+    )
+    return TransformedDrafter(replace(drafter, rope=replace(rope, scaling=rest)), (note,))
+
+
+def _is_read(scaling: Mapping[str, Any], factor: float, layout: Layout) -> bool:
+    """Whether all readers of the layout compute the trained factor from these keys, or it keeps none."""
+    if layout.factor_keys != ALL_FACTORS:
+        return not layout.factor_keys or not scaling.keys() & set(ENGINE_FACTORS)
+    readings = (yarn_factor(scaling, keys, takes_zeros=True) for keys in _RELEASES_READ)
+    return all(isclose(reading, factor) for reading in readings)
+
+
+def _factor_settings(factor: float, usual: float, layout: Layout) -> dict[str, float]:
+    """Return the keys of the layout that state a factor; none if trainers compute it without keys."""
     values = {
         "attention_factor": factor,
         "attn_factor": factor / usual,
         "mscale": (factor * usual - 1) / (usual - 1),  # beside mscale_all_dim 1
         "mscale_all_dim": 1.0,
     }
-    is_implied = isclose(factor, usual) and not is_for_engines
-    written = {} if is_implied else {key: values[key] for key in layout.factor_keys}
-    stated = TRANSFORMERS_FACTORS + ENGINE_FACTORS
-    rest = {key: value for key, value in scaling.items() if key not in stated} | written
-    if rest == scaling or any(value <= 0 for value in written.values()):
-        return TransformedDrafter(drafter)
-    shown = " and ".join(f"{key} {value:.6g}" for key, value in written.items())
-    note = Note(
-        "note",
-        "rope_scaling",
-        f"yarn's factor on cos and sin, {factor:.6g}, is written as {shown or 'the usual one, without keys'};"
-        " this layout's readers take it there",
-    )
-    return TransformedDrafter(replace(drafter, rope=replace(rope, scaling=rest)), (note,))
+    is_implied = isclose(factor, usual) and layout.factor_keys != ALL_FACTORS
+    return {} if is_implied else {key: values[key] for key in layout.factor_keys}
 
 
 def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None = None) -> TransformedDrafter:

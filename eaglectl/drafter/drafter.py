@@ -449,10 +449,10 @@ def yarn_factor(
     """
     if scaling is None or scaling.get("rope_type") != "yarn":
         return 1.0
-    stated: dict[str, Any] = {key: scaling.get(key) for key in ("factor", *keys)}
+    settings: dict[str, Any] = {key: scaling.get(key) for key in ("factor", *keys)}
     read: dict[str, float] = {
         key: value
-        for key, value in stated.items()
+        for key, value in settings.items()
         if type(value) in (int, float) and 0 <= value < LARGEST_SCALE
     }
     scale, shares = read.get("factor", 1.0), (read.get("mscale"), read.get("mscale_all_dim"))

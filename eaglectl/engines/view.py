@@ -454,9 +454,9 @@ def trained_part(view: View) -> float:
 
 def _factor_keys(case: Case) -> tuple[str, ...]:
     """Return the keys of a yarn scaling that set the factor on cos and sin in the release."""
-    stated: Mapping[str, str] = load(case.engine)["keys"]["factor of yarn"]
+    paths: Mapping[str, str] = load(case.engine)["keys"]["factor of yarn"]
     return tuple(
-        path.rpartition(".")[2] for path, releases in stated.items() if is_within(releases, case.release)
+        path.rpartition(".")[2] for path, releases in paths.items() if is_within(releases, case.release)
     )
 
 
@@ -474,9 +474,9 @@ def misread_factor(*, takes_zeros: bool = False) -> Condition:
 def factor_words(case: Case, *, takes_zeros: bool = False) -> Mapping[str, Any]:
     """Return what a misread factor of yarn does to attention scores, and why."""
     rope, keys = case.view.drafter.rope, _factor_keys(case)
-    stated = [key for key, value in (rope.scaling or {}).items() if value is not None]
-    unread = [key for key in TRANSFORMERS_FACTORS if key in stated and key not in keys]
-    read = [key for key in (*ENGINE_FACTORS, *TRANSFORMERS_FACTORS) if key in stated and key in keys]
+    stored = {key for key, value in (rope.scaling or {}).items() if value is not None}
+    unread = [key for key in TRANSFORMERS_FACTORS if key in stored.difference(keys)]
+    read = [key for key in (*ENGINE_FACTORS, *TRANSFORMERS_FACTORS) if key in stored.intersection(keys)]
     names, outcome = (unread, "not read") if unread else (read, "read, and training does not read them so")
     factor = yarn_factor(rope.scaling, keys, takes_zeros=takes_zeros)
     return {

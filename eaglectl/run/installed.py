@@ -279,8 +279,8 @@ def _run_fault(
     if request["mode"] == "generate":
         tried = "runs the target, but" if request.get("has_plain") else "was not run without the drafter, and"
         return UnreadableError(
-            f"{release} {tried} failed with the drafter outside of its code for drafters: {text}; use --run-in"
-            " reference",
+            f"{release} {tried} failed with the drafter outside of its code for drafters: {text};"
+            " use --run-in reference",
             options=("--run-in",),
         )
     return UnreadableError(f"{release} does not run the target {request['target']}: {text}")
