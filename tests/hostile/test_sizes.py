@@ -146,7 +146,7 @@ def test_a_side_file_larger_than_any_is_not_copied(tmp_path: Path, name: str) ->
 def test_more_layers_than_any_drafter_takes_are_refused(tmp_path: Path, count: int, command: str) -> None:
     source = drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": list(range(count))})
     done = call(command, source)
-    words = f"eagle_aux_hidden_state_layer_ids lists {count:,} layers; a drafter takes 256 at most"
+    words = f"eagle_aux_hidden_state_layer_ids lists {count:,} layers; a drafter takes at most 256"
     assert done.code == 1 and words in " ".join((done.out + done.err).split())
 
 
