@@ -30,7 +30,7 @@ from eaglectl.engines.view import (
     unread,
     when,
 )
-from eaglectl.formats.config_keys import mask_token
+from eaglectl.formats.config_keys import ROPE_TABLES, mask_token
 from eaglectl.formats.format import ModelClass
 
 ATTENTION_BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS})
@@ -119,6 +119,11 @@ def _nested_norm_before_fc(case: Case) -> bool:
 def _only_rope_parameters(view: View) -> bool:
     is_stated = isinstance(view.flat.get("rope_parameters"), Mapping) and view.flat.get("rope_theta") is None
     return is_stated and (view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None)
+
+
+def _table_parts(view: View) -> set[object]:
+    # the parts of a head to rotate that objects of the config state, apart from the key at its top
+    return {value_at(view.flat, f"{name}.partial_rotary_factor") for name in ROPE_TABLES} - {None}
 
 
 def _unlisted_target(case: Case) -> bool:
@@ -279,8 +284,14 @@ CONDITIONS: Mapping[str, Condition] = {
     "later-hidden-norm": when(_later_hidden_norm),
     "verifier-tensors": when(lambda view: any(name.startswith("verifier_") for name in view.names)),
     "rope-base": when(lambda view: stated_theta(view) != view.drafter.rope.theta),
-    "rope-parameters-unread": when(_only_rope_parameters),
-    "rope-parameters-by-chance": when(_only_rope_parameters),
+    "rope-parameters-unread": lambda case: (
+        _only_rope_parameters(case.view)
+        and not (case.view.is_speculators and is_within(">=0.12.0", case.release))
+    ),
+    "rope-parameters-by-chance": lambda case: (
+        _only_rope_parameters(case.view) and not case.view.is_speculators
+    ),
+    "partial-rotary": when(lambda view: not _table_parts(view) <= {view.drafter.rope.rotated_part}),
     "mla-rope-base": when(
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),

@@ -607,14 +607,26 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
 PART = "partial_rotary_factor"
 
 
-def rope_keys(keys: Keys) -> tuple[str, ...]:
+def rope_keys(keys: Keys, answers: Answers) -> tuple[str, ...]:
     """Return the config keys that the rope is read from."""
     # SGLang reads the part that rotates at the top alone, where a copy stands of that in the object
     part = at(keys.config, PART)
     is_copied = part not in (None, 1) and any(
         at(keys.config, f"{name}.{PART}") == part for name in ROPE_TABLES
     )
-    return ("rope_theta", *ROPE_TABLES, *((PART,) if is_copied else ()))
+    is_read = is_copied or _top_part(keys.config, answers) is not None
+    return ("rope_theta", *ROPE_TABLES, *((PART,) if is_read else ()))
+
+
+def _top_part(config: Mapping[str, Any], answers: Answers) -> float | None:
+    # the rotated part that the top of a config states, if an answer says what was trained
+    part, answer = config.get(PART), RopeAnswer.of(answers).scaling
+    return part if answer in ("stored", "plain") and type(part) is float and 0 < part < 1 else None
+
+
+def _with_part(scaling: Mapping[str, Any] | None, part: float | None) -> Mapping[str, Any] | None:
+    # a rope scaling with this rotated part, unless it states one itself
+    return scaling if part is None else {"rope_type": "default", PART: part, **(scaling or {})}
 
 
 def read_rope(
@@ -655,17 +667,10 @@ def read_rope(
         "config has no rope_theta; every loader then uses 10000, which is written",
     )
     base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
-    return _with_answers(
-        Rope(
-            base,
-            scaling,
-            (is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave"))),
-            has_mla_factors,
-        ),
-        answer,
-        scalings,
-        target or Target(),
-    )
+    scaling = _with_part(scaling, _top_part(keys.config, answers))
+    is_interleaved = is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave"))
+    rope = Rope(base, scaling, is_interleaved, has_mla_factors)
+    return _with_answers(rope, answer, scalings, target or Target())
 
 
 def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note]:
@@ -676,6 +681,7 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
     """
     tables = [table for name in ROPE_TABLES if isinstance(table := config.get(name), Mapping)]
     shares = [table.get(PART, 1) for table in tables if table.get("rope_type") != "proportional"]
+    shares.append(_top_part(config, answers) or 1)
     if not (parts := [share for share in shares if share != 1]):
         return
     about = (

@@ -160,7 +160,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     record, sidecar = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
-    taken = _taken(stored)
+    taken = _taken(stored, answers)
     unread = keys.unread(taken, format)
     ids = {place: value for place, value in unread.items() if looks_like_layer_ids(place, value)}
     aux = read_aux_layers(keys, format, dims.aux, target, answers, ids)
@@ -168,9 +168,9 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
         keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
     )
     settings = read_settings(keys, format, answers, tensors, rope)
+    keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers)])
     # other producers' doubts show in a config whose producer's nesting is undone
-    recorded = recorded_doubts(sidecar, replace(summary, config=keys.config), answers)
-    keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
+    keys.notes.extend(recorded_doubts(sidecar, replace(summary, config=keys.config), answers))
     keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
@@ -206,14 +206,14 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     )
 
 
-def _taken(stored: _Stored) -> tuple[str, ...]:
+def _taken(stored: _Stored, answers: Answers) -> tuple[str, ...]:
     # the config keys that a reader took, or that mean nothing for this drafter: all others are asked about
     format, quantisation = stored.format, stored.quantisation
     return (
         *READ,
         *(MLA_SIZE_KEYS if stored.dims.attention == "MLA" else ()),
         *ids_places(format),
-        *rope_keys(stored.keys),
+        *rope_keys(stored.keys, answers),
         *format.retires,
         *(() if quantisation else ("quantization_config",)),
     )

@@ -129,6 +129,30 @@ def test_a_partial_rotary_is_asked_and_kept_or_dropped(name: str, place: str, tm
         assert judged(out) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["vllm/native", "specforge/gqa"])
+def test_a_part_at_the_top_is_taken_with_the_answer_as_in_the_object(name: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "producers" / name, source)
+    config = json.loads((source / "config.json").read_text()) | {"partial_rotary_factor": 0.5}
+    (source / "config.json").write_text(json.dumps(config))
+
+    def judged(folder: Path, **answers: str) -> list[str]:
+        selected = ["EGL611", "EGL1087", "EGL1148"]
+        report = eaglectl.validate(folder, answers=Answers(semantics=answers), select=selected)
+        return [one.rule.id for one in report.findings]
+
+    assert (
+        judged(source) == judged(source, rope="plain") == ["EGL611"] and judged(source, rope="stored") == []
+    )
+    for answer, kept in (("stored", 0.5), ("plain", None)):
+        done = call("convert", source, "-o", tmp_path / answer, "--source-semantics", f"rope={answer}")
+        assert done.code == 0, done.err
+        written = json.loads((tmp_path / answer / "config.json").read_text())
+        assert written.get("partial_rotary_factor") == kept
+        assert (written.get("rope_scaling") or {}).get("partial_rotary_factor") == kept
+        assert judged(tmp_path / answer) == []
+
+
 def test_a_place_is_the_key_as_the_config_has_it(tmp_path: Path) -> None:
     newer = drafter_folder(tmp_path, config={"rope_theta": ABSENT, **both(1e6)})
     layer = "transformer_layer_config.rope_parameters"

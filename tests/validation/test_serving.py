@@ -286,6 +286,8 @@ BAD = (
     vllm("rope-base", says="and 10000", answers={"rope": "10000"}, where="rope_theta"),
     Bad("vllm-rope-parameters-unread", "vllm>=0.17,<0.19.1", NEWER_ROPE, says="transformers 4"),
     Bad("vllm-rope-parameters-by-chance", "vllm==0.23.0", NEWER_ROPE, is_blind=True),
+    Bad("vllm-rope-parameters-unread", "vllm==0.11.2", base="speculators/default", says="transformers 4"),
+    vllm("partial-rotary", HALF_ROTATED, answers={"rope": "plain"}, says="and 1.0 of each was trained"),
     vllm("norm-output-overstated", {"norm_output": True}, answers={"norm_output": "false"}),
     vllm(
         "speculators-peagle-fc-norm",
@@ -740,3 +742,10 @@ def test_a_runner_that_is_known_decides_what_short_positions_do(tmp_path: Path) 
         options = eaglectl.ValidateOptions(target=str(tmp_path / "config.json"), engines=(request,))
         (verdict,) = eaglectl.validate(str(folder), options).releases
         assert verdict.outcome == outcome, verdict
+
+
+@pytest.mark.parametrize("name", ["speculators/default", "speculators/four-aux"])
+def test_a_speculators_config_keeps_rope_parameters_with_transformers_4_too(name: str) -> None:
+    engines = ["vllm>=0.12.0,<0.24.0"]
+    report = eaglectl.validate(PRODUCERS / name, select=["EGL1076", "EGL1077"], engines=engines)
+    assert not report.findings and not report.unchecked

@@ -457,19 +457,20 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
     it; vLLM reads it and rotates a part, so that every position but the first is encoded differently.
     speculators since 0.7.0 can train it (pull 733), so eaglectl asks for its files.
 
-    Fix: remove the key.
+    Fix: remove the key, or pass `--source-semantics rope=stored` if that part was trained.
     """
     notes, settled = subject.drafter.notes, subject.drafter.settled
     open_facts, answered = ({(fact.topic, fact.about) for fact in facts} for facts in (notes, settled))
+    names: tuple[str, ...] = ("rope_parameters", "rope_scaling")
     if ("partial-rotary", "rope_scaling") in open_facts | answered:
         yield from subject.reported("partial-rotary")
-        return
-    names = ("rope_parameters", "rope_scaling")
+        names = ()  # what engines make of them is theirs
+    trained = (1, subject.drafter.rope.rotated_part)
     for name, table in {"": subject.flat, **{name: subject.flat.get(name) for name in names}}.items():
         settings = table if isinstance(table, Mapping) else {}
         is_proportional = "proportional" in (settings.get("rope_type"), settings.get("type"))
         for key in () if is_proportional else PARTIAL:
-            if (share := settings.get(key)) is not None and share != 1:
+            if (share := settings.get(key)) is not None and share not in (trained if not name else (1,)):
                 path = f"{name}.{key}" if name else key
                 yield Match(
                     f"{path} is {share!r}; vLLM rotates only that part of each head",
