@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1638,
     "conversion": 1799,
     "drafter": 718,
-    "engines": 1192,
+    "engines": 1204,
     "files": 2604,
     "formats": 2105,
     "in_engine": 428,

@@ -13,7 +13,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
-from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, DefaultLayers, Target, to_boundaries
+from eaglectl.drafter.drafter import (
+    DEEPEST,
+    TRAINING_DEFAULT,
+    AuxLayers,
+    DefaultLayers,
+    Target,
+    to_boundaries,
+)
 from eaglectl.engines.data import cached, load, read
 from eaglectl.verdicts import ServedAs
 
@@ -272,6 +279,11 @@ class CapturedLayers(Struct, frozen=True):
     def is_default(self) -> bool:
         """Whether the engine finds no ids and takes its default layers."""
         return self.default is not None
+
+    @property
+    def count(self) -> int:
+        """The number of captured states: each layer is captured once."""
+        return len(set(self.boundaries or self.ids or (self.default.at(DEEPEST) if self.default else ())))
 
     @property
     def words(self) -> str:

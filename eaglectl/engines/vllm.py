@@ -32,6 +32,7 @@ from eaglectl.engines.view import (
 )
 from eaglectl.formats.config_keys import ROPE_TABLES, mask_token
 from eaglectl.formats.format import ModelClass
+from eaglectl.text import brief
 
 ATTENTION_BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS})
 # fc has a bias in no class, o_proj and the MLP in the Llama class only
@@ -56,6 +57,11 @@ SPECULATORS_KEYS = (
     "quantization_config",
     "mask_token_id",
 )
+
+
+def _placeless(view: View) -> list[str]:
+    # every class skips what has "t2d" in its name (llama_eagle3.py 0.10.0:242, 0.33.0:426)
+    return [name for name in view.drafter.unknown if "t2d" not in name]
 
 
 def _unknown_architecture(case: Case) -> bool:
@@ -163,6 +169,17 @@ def _of_peagle(is_used: Callable[[View], object]) -> Condition:
     return when(lambda view: view.config.get("speculators_model_type") == "peagle" and is_used(view))
 
 
+def _captures_another_count(case: Case) -> bool:
+    # of an fc that the class builds as wide as the file's, or it stops at that
+    aux = case.view.drafter.dims.aux
+    counts = {captured.count for captured in case.captured.values()}
+    return bool(case.sameness) and case.aux_count == aux and aux not in counts
+
+
+def _captures_others(case: Case) -> bool:
+    return COMMON["aux-layers"](case) and not _captures_another_count(case)
+
+
 def _table_length(case: Case) -> float:
     """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.33.0)."""
     positions, kind, factor, original = case.view.reach
@@ -213,8 +230,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "no-class-qwen3": lambda case: True,
     "architecture": _unknown_architecture,
     "model-type": _rewritten_model_type,
-    "unknown-tensor-early": when(lambda view: view.drafter.unknown),
-    "unknown-tensor-dropped": when(lambda view: view.drafter.unknown),
+    **dict.fromkeys(("unknown-tensor", "unknown-tensor-early", "unknown-tensor-dropped"), when(_placeless)),
     "identity-d2t": when(
         lambda view: not view.drafter.has_reduced_vocabulary and any("d2t" in name for name in view.names)
     ),
@@ -273,7 +289,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "quantised-target": when(
         lambda view: "quantization_config" in view.target and Feature.QUANTISED not in view.features
     ),
-    "aux-ids-unread": COMMON["aux-layers"],
+    **dict.fromkeys(("aux-layers", "aux-ids-unread"), _captures_others),
+    "aux-width": _captures_another_count,
     "aux-unknown": lambda case: None in case.sameness and case.view.drafter.aux.convention is not None,
     "aux-runner": lambda case: {True, False} <= case.sameness,
     "class-mismatch": lambda case: (
@@ -330,7 +347,9 @@ def _words(case: Case) -> Mapping[str, Any]:
         "above": ", ".join(f"{key}: {value}" for key, value, size in different if value > size),
         "below": ", ".join(f"{key}: {value}" for key, value, size in different if value < size),
         "default": " or ".join(defaults),
+        "captured": " or ".join(dict.fromkeys(str(layers.count) for layers in captured)),
         "read": " or ".join(f"{layers.words}, {layers.engine.removeprefix('vLLM, ')}" for layers in captured),
+        "unknown": ", ".join(map(brief, _placeless(view)[:2])),
         "runtime": ", ".join(view.runtime_parts),
         "positions": f"{_table_length(case):.0f}",
         "drafted": f"{_drafted_length(case):.0f}",

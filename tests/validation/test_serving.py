@@ -96,6 +96,7 @@ WIDE_NORM = {f"fc_norm.{index}.weight": floats(f"fc_norm {index}", 32) for index
 INPUT_NORM = {"input_norm.weight": floats("input_norm", 3 * HIDDEN)}
 QUERY_NORMS = {f"layers.0.self_attn.{part}_norm.weight": floats(part, HEAD_DIM) for part in "qk"}
 FOUR = {"fc.weight": floats("fc", HIDDEN, 4 * HIDDEN)}
+FOUR_NESTED = {**only_nested(1, 3, 4, 5), "num_aux_hidden_states": 4}
 FOUR_IDS = {IDS: [1, 3, 4, 5], "eagle_config": {IDS: [0, 2, 3, 4]}}
 SECOND, THEIRS = second_layer("hidden_norm"), second_layer("input_layernorm")
 HEADED = {"draft_vocab_size": None}
@@ -282,6 +283,7 @@ BAD = (
         target=of("gemma4_text"),
         is_blind=True,
     ),
+    Bad("vllm-aux-width", "vllm==0.28.0", FOUR_NESTED, FOUR, says="captures 3 states (", target={}),
     vllm("residual-unstated", NO_RESIDUAL, answers={"norm_before_residual": "true"}),
     vllm("rope-base", says="and 10000", answers={"rope": "10000"}, where="rope_theta"),
     Bad("vllm-rope-parameters-unread", "vllm>=0.17,<0.19.1", NEWER_ROPE, says="transformers 4"),
@@ -749,3 +751,9 @@ def test_a_speculators_config_keeps_rope_parameters_with_transformers_4_too(name
     engines = ["vllm>=0.12.0,<0.24.0"]
     report = eaglectl.validate(PRODUCERS / name, select=["EGL1076", "EGL1077"], engines=engines)
     assert not report.findings and not report.unchecked
+
+
+def test_a_name_with_t2d_is_skipped_by_every_class_of_vllm(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, tensors={"my_t2d_copy": floats("copy", 5)})
+    for verdict in eaglectl.inspect(str(folder), engines=["vllm>=0.22"]).requested:
+        assert verdict.outcome == "differs" and "has no place" in " ".join(verdict.reasons), verdict
