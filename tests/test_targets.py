@@ -269,8 +269,8 @@ def test_validate_never_passes_a_target_that_was_not_looked_at(
     ("stated", "words"),
     [
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "(modelopt NVFP4): "),
-        ({"bits": 4}, "(of no name): "),
-        ({"quant_method": 8}, "(of no name): "),
+        ({"bits": 4}, "(unknown method): "),
+        ({"quant_method": 8}, "(unknown method): "),
     ],
 )
 def test_inspect_names_the_method_of_a_quantised_target(

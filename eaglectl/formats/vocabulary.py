@@ -30,7 +30,7 @@ def token_ids(name: str, raw: bytes) -> Mapping[str, int]:
     if isinstance(vocab, list):  # of a Unigram model
         vocab = {str(entry[0]): i for i, entry in enumerate(vocab) if isinstance(entry, list) and entry}
     if not isinstance(vocab, dict):
-        raise UnreadableError(f"{name} has no vocabulary to compare")
+        raise UnreadableError(f"{name} has no vocabulary to compare", "target-tokenizer")
     added = tokenizer.get("added_tokens")
     return vocab | {
         entry["content"]: entry["id"]
