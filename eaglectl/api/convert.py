@@ -760,9 +760,9 @@ class _Pair(Struct, frozen=True):
     def _first_plan(self) -> ConversionPlan:
         """Plan the first combination of choices, one for each open question, that fits the files.
 
-        A question on layers without whole choices is answered by the producer's default layers, or by as many
-        evenly spread ones if these do not fit the drafter: the search of layers begins there. Raises
-        UnreadableError, with the last refusal alone, if no combination fits.
+        A question on layers that offers no complete answer (`first_choices`) gets the producer's default
+        layers, or as many evenly spread ones if these do not fit the drafter: the search of layers begins
+        there. Raises UnreadableError, with the last refusal alone, if no combination fits.
         """
         from eaglectl.run.answering import first_choices
 

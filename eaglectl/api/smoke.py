@@ -243,7 +243,10 @@ def _matched(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
 
 
 def _compared(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
-    """Add the comparison with --against on the same prompts, and on more built-in ones until it is clear."""
+    """Add the comparison with --against on the same prompts, and on more built-in ones until it is clear.
+
+    `report` keeps its own measurements; only the comparison is of the further prompts.
+    """
     options, against, whole = runs.options, on_disk(str(runs.options.against)), report
     least = MAX_REGRESSION if options.max_regression is None else options.max_regression
     is_built_in = options.prompts is None and options.sample is None
@@ -257,7 +260,8 @@ def _compared(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
         positions = _positions(whole, runs, source, against)
         report_step(runs.on_progress, LOADING)
         other = runs.report(against)
-        comparison = compare_drafters(whole, other, least, positions, look * is_built_in)
+        # 0 looks: the user's prompts, which are compared once
+        comparison = compare_drafters(whole, other, least, positions, look if is_built_in else 0)
         if comparison.ending != GateEnding.TOO_FEW_PROMPTS:
             break
     return replace(report, against=comparison)

@@ -230,8 +230,9 @@ def _rounds(
 ) -> Iterator[tuple[Sequence[int], int]]:
     """Yield the rows of `texts` to continue and by how many tokens, until there are `needed` tokens.
 
-    The first round has `count` prompts, or as many as `needed` tokens take; further rounds add prompts. Then
-    unfinished answers are continued, up to `longest` tokens.
+    `texts` are prompts with their answers so far, which the caller extends between two rounds. The first
+    round has `count` prompts, or as many as `needed` tokens take if that is 0; further rounds add prompts.
+    Then unfinished answers are continued, up to `longest` tokens.
     """
     stop = stop_tokens(job)
     while (lacking := needed - sum(len(text) for text in texts if len(text) >= MIN_TOKENS)) > 0 or not texts:

@@ -378,7 +378,12 @@ def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def table_shift(key: str, late: int) -> FixReading:
-    """Return the reading of a d2t whose numbers, or tokens, are `late` rows late (early if negative)."""
+    """Return the name and title of the reading of a d2t whose entries stand `late` rows below their place.
+
+    The entries are its offsets (TABLE_ROWS) or the tokens that they give; above their place if negative.
+    `with_table_moved` moves them.
+    """
+    # such as "2-late"
     value = next(value for value, rows in LATE.items() if rows == late)
     name, (count, side) = "d2t" if key == TABLE_ROWS else "d2t's tokens", value.split("-")
     return FixReading(key, value, f"{name} {count} row{'s' * (abs(late) > 1)} {side}")

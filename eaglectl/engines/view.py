@@ -328,7 +328,10 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def refused_prefixes(self) -> tuple[str, ...]:
-        """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
+        """Beginnings of stored names that the loader of the drafter's class does not strip.
+
+        An inner wrapper, a prefix that it does not know, or one that it leaves on some names (`unprefixed`).
+        """
         removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), list[str]()
         for name, prefix, inner in self.view.prefixed_names:
             parts = [prefix + part for part in self.behaviour.unprefixed if name.startswith(prefix + part)]

@@ -67,7 +67,6 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     states = Counter(fact.state for fact in comparison.facts)
     counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
     remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
-    # with zero biases that only one side has
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section(
@@ -83,11 +82,9 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
                     TENSOR_HEAD,
                     [
                         _tensor_row(pair)
-                        for pair in (
-                            pair
-                            for pair in comparison.tensors
-                            if pair.differs or pair.state == TensorState.ZEROS
-                        )
+                        for pair in comparison.tensors
+                        # zero biases of one side too
+                        if pair.differs or pair.state == TensorState.ZEROS
                     ],
                     is_whole=is_whole,
                 ),

@@ -302,7 +302,10 @@ def gate_rows(measured: Sequence[PromptMatches], level: float) -> tuple[GateRow,
 def compare_positions(
     job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult]
 ) -> tuple[list[PromptResult], list[PromptResult]]:
-    """Return the drafts of two drafters from every position of the answers in `results`, by prompt."""
+    """Return what the drafters of `job` and `baseline` draft at every position of the answers, by prompt.
+
+    `results` has the target's greedy answers, hence temperature 0.
+    """
     first, second = drafts_of_both(Stage(replace(job, temperature=0.0)), baseline, results)
     return first.at_starts, second.at_starts
 

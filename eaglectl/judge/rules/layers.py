@@ -223,6 +223,7 @@ def norm_output_unknown(subject: Subject) -> Iterator[Match]:
     specforge=pre-879 or specforge=post-879, or norm_output=true or norm_output=false.
     """
     if not subject.checkpoint.record:  # convert wrote it with the meaning that engines give it
+        # an open question is itself the finding: no engine knows the answer either
         yield from subject.reported("norm-output-unknown", is_fault=True)
 
 
