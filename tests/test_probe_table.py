@@ -164,7 +164,7 @@ def test_a_gain_that_few_prompts_cannot_show_says_how_many_would(
     ("positions", "words"),
     [
         (64, "the drafter's max_position_embeddings; the probe leaves them out"),
-        (256, "of a drafter that was"),
+        (256, "as with a drafter that was"),
     ],
 )
 def test_a_healthy_drafter_past_its_64_positions_is_not_failed(

@@ -189,7 +189,10 @@ def turned(stored: Stored) -> Stored:
     [
         (Fault("the wrong layers", "", config=ids(3, 5, 7)), "of boundaries"),
         (Fault("a NaN", "", tensors={"fc.weight": not_a_number}), "not finite"),
-        (Fault("an acceptance near 1", "", tensors={"lm_head.weight": turned}), "hardly drafting"),
+        (
+            Fault("an acceptance near 1", "", tensors={"lm_head.weight": turned}),
+            "almost no draft token is accepted",
+        ),
     ],
     ids=["the wrong layers", "a NaN", "an acceptance near 1"],
 )
