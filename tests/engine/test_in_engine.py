@@ -129,18 +129,19 @@ def answers(root: Path, request: pytest.FixtureRequest) -> Answers:
     return run(root, runner, starts | both(root))
 
 
-def both(root: Path) -> dict[str, Any]:
-    """The same start with the plugin and without."""
-    tiny = {"target": str(TARGET), "drafter": str(root / "torchspec"), "prompts": 4}
+def both(root: Path, prompts: int = 4) -> dict[str, Any]:
+    """The same start with the plugin and without, and what it answers."""
+    tiny = {"target": str(TARGET), "drafter": str(root / "torchspec"), "prompts": prompts}
     return {"torchspec": tiny, "torchspec, off": {**tiny, "environment": {"EAGLECTL_IN_ENGINE": "off"}}}
 
 
 @pytest.fixture(scope="module")
 def beside(root: Path) -> Answers:
     """Starts of V1 with something beside them."""
-    tiny = both(root)["torchspec"]
+    pair = both(root, prompts=20)
+    tiny = pair["torchspec"]
     faults = {f"fault: {name}": {**tiny, "before": code} for name, code in FAULTS.items()}
-    return run(root, "V1", both(root) | faults | others(root, tiny))
+    return run(root, "V1", pair | faults | others(root, tiny))
 
 
 # a framework's update without a tensor, then of the norms, as a CPU build has packed the matrices
