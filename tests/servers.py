@@ -45,7 +45,14 @@ def server(pages: Mapping[str, Any], seen: list[Any]) -> Iterator[str]:
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+    with running(Handler) as url:
+        yield url
+
+
+@contextmanager
+def running(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server whose requests this class answers."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.05,))
         thread.start()
         try:

@@ -331,3 +331,16 @@ def test_no_file_in_or_beside_the_checkpoint_answers_for_it(
     (server / "eaglectl.toml").write_text(text)
     monkeypatch.chdir(server)
     assert judge(start)[1] == " (answers from eaglectl.toml)"
+
+
+@pytest.mark.parametrize(("meaning", "is_compared"), [("offset", True), ("absolute", False)])
+def test_the_answers_hold_for_the_draft_tokens_too(
+    meaning: str, is_compared: bool, vllm_032: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglectl.in_engine.look import _draft_tokens, judge
+
+    # the table holds offsets: the other answer contradicts it
+    (tmp_path / "policy.toml").write_text(f'[defaults]\nsource-semantics = {{ d2t = "{meaning}" }}\n')
+    monkeypatch.setenv("EAGLECTL_POLICY", str(tmp_path / "policy.toml"))
+    inspection, _, answers = judge(Start("vllm", str(TINY / "eagle3"), str(TARGET), runner="V1"))
+    assert (_draft_tokens(inspection, answers) is not None) == is_compared

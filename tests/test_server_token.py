@@ -1,7 +1,6 @@
 """A server that wants a bearer token: it comes from the environment, and nothing shows it."""
 
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.run.http import open_server
 from tests.builders import call
+from tests.servers import running
 from tests.tiny import TARGET, TINY
 
 KEY = "sk-secret-of-this-server"
@@ -27,14 +27,8 @@ def url() -> Iterator[str]:
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{running.server_port}"
-        finally:
-            running.shutdown()
-            thread.join()
+    with running(Handler) as address:
+        yield address
 
 
 @pytest.mark.parametrize("name", ["EAGLECTL_SERVER_TOKEN", "VLLM_API_KEY"])

@@ -36,7 +36,7 @@ class Plugin(Struct, frozen=True):
 
 
 def find_plugin(engine: Engine) -> Plugin | None:
-    """Return whether the engine that is installed here loads the plugin; None without it, or its group."""
+    """Return whether the installed engine loads the plugin; None if it is not installed or not in GROUPS."""
     release, group = installed_release(engine), GROUPS.get(engine.name)
     if release is None or group is None:
         return None

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eaglectl.api.inspect import inspect_files
 from eaglectl.api.options import InspectOptions
@@ -34,6 +34,14 @@ MOST_LINES = 4
 ANSWER = f"; answer it under [defaults] of eaglectl.toml in the server's folder, or of the file in {POLICY}"
 
 
+class Judged(NamedTuple):
+    """The inspection of a drafter, the file that its answers come from in words, and those answers."""
+
+    inspection: Inspection
+    origin: str
+    answers: Answers
+
+
 def before(start: Start, *, is_refused: bool = False) -> None:
     """Report what this engine does with the drafter, before any weight is loaded.
 
@@ -48,7 +56,7 @@ def before(start: Start, *, is_refused: bool = False) -> None:
     if stated_mode() not in MODES:
         log.warning("%s=%s: expected %s; taken as %s", MODE, stated_mode(), listed(MODES), MODES[0])
     try:
-        inspection, origin = judge(start)
+        inspection, origin, _ = judge(start)
     except RefusedError as error:
         _report(start, [str(error)], is_finding=not is_refused)
         return
@@ -75,12 +83,12 @@ def after(start: Start, resolved: Mapping[str, Any]) -> None:
     """
     log = logger(start.engine)
     try:
-        inspection, _ = judge(start)
+        inspection, _, answers = judge(start)
     except EaglectlError as error:
         log.warning("eaglectl: what was loaded is not compared with what was trained: %s", error)
         return
     verdict, title = inspection.requested[0], ENGINES[start.engine].title
-    meant = meant_settings(inspection.drafter, _draft_tokens(inspection))
+    meant = meant_settings(inspection.drafter, _draft_tokens(inspection, answers))
     seen = [key for key, value in meant.items() if None not in (value, resolved.get(key))]
     engine = f"{title} {verdict.release}"
     if different := list(unlike(title, resolved, meant)):
@@ -102,8 +110,8 @@ def after(start: Start, resolved: Mapping[str, Any]) -> None:
         log.info("eaglectl: %s resolved %s: %s", engine, what, facts)
 
 
-def judge(start: Start) -> tuple[Inspection, str]:
-    """Return the inspection of a drafter for this start, and where its answers come from in words.
+def judge(start: Start) -> Judged:
+    """Return the inspection of a drafter for this start.
 
     Reads headers and tables of local files, or of those in the Hub client's cache. Raises EaglectlError.
     """
@@ -123,8 +131,8 @@ def judge(start: Start) -> tuple[Inspection, str]:
         runner=start.runner,
     )
     options = InspectOptions(target=TargetChoice(target, target), engines=(request,), answers=answers)
-    inspection = inspect_files(drafter, options, beside=())
-    return inspection, "" if answers == Answers() else f" (answers from {policy.origin})"
+    origin = "" if answers == Answers() else f" (answers from {policy.origin})"
+    return Judged(inspect_files(drafter, options, beside=()), origin, answers)
 
 
 def _folder(name: str, revision: str | None) -> str:
@@ -133,15 +141,15 @@ def _folder(name: str, revision: str | None) -> str:
     return str(open_cached(f"{name}@{revision}" if revision else name).root)
 
 
-def _draft_tokens(inspection: Inspection) -> Sequence[int] | None:
+def _draft_tokens(inspection: Inspection, answers: Answers) -> Sequence[int] | None:
     # a broken table is a finding of its own
     with suppress(EaglectlError):
-        return draft_vocabulary(inspection.checkpoint, inspection.drafter, Answers(), None).targets
+        return draft_vocabulary(inspection.checkpoint, inspection.drafter, answers, None).targets
     return None
 
 
 def _words(key: str, value: Any) -> str:
-    """Return a setting that is as trained in words; "" for a norm switch that is off."""
+    """Return a setting that is as trained in words: a norm switch by its name, "" if it is off."""
     match key:
         case "aux_layers":
             return f"layers {', '.join(map(str, value))}"
@@ -149,8 +157,8 @@ def _words(key: str, value: Any) -> str:
             return "no parameter unfilled"
         case "vocabulary":
             return "vocabulary of {} of {}".format(*value)
-        case "draft_tokens" | "rope":
-            return {"draft_tokens": "d2t", "rope": "rope"}[key]
+        case "draft_tokens":
+            return "d2t"
     return key if value else ""
 
 
@@ -164,7 +172,7 @@ def _disagreement(verdict: Verdict, *, is_served: bool) -> list[str]:
 
 
 def _report(start: Start, lines: Sequence[str], *, is_finding: bool = True) -> None:
-    """Log a finding, or raise it if EAGLECTL_IN_ENGINE is refuse."""
+    """Log the lines; raise RefusedStart with them for a finding if EAGLECTL_IN_ENGINE is refuse."""
     text = "\n".join(lines)
     logger(start.engine).warning("eaglectl: %s", text)
     if is_finding and mode() == "refuse":

@@ -19,7 +19,7 @@ class Updates:
     """Looks at each call of `load_weights` of the drafter and of the target, in the process that has them."""
 
     def __init__(self, start: Start, drafter: Any, target: Any, clock: Callable[[], float]) -> None:
-        self.start, self.drafter, self.clock = start, drafter, clock
+        self.start, self.clock = start, clock
         of_target = {id(parameter) for parameter in target.parameters()}
         # the target's embedding and head stand in for those of many drafters
         self.own = [(name, value) for name, value in drafter.named_parameters() if id(value) not in of_target]
@@ -40,7 +40,7 @@ class Updates:
         with guarded(self.start.engine):
             filled = {name for name, _ in self.own} - holes.keys()
             self.filled |= filled
-            self.is_updated, self.alone = True, 0
+            self.is_updated = True
             if not names:
                 self._warn("an update of the drafter brought no tensor")
             elif not filled:

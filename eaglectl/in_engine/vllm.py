@@ -16,9 +16,8 @@ def start_of(config: Any) -> Start | None:
     speculative = config.speculative_config
     if speculative is None or speculative.method != "eagle3":
         return None
-    runner = ""
-    if hasattr(config, "use_v2_model_runner"):
-        runner = "V2" if config.use_v2_model_runner else "V1"
+    # a property, absent in releases without a V2 runner
+    runner = {None: "", False: "V1", True: "V2"}[getattr(config, "use_v2_model_runner", None)]
     model = config.model_config
     return Start(ENGINE, speculative.model, model.model, speculative.revision, model.revision, runner)
 

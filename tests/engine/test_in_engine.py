@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.judging import targets
 from tests.engine.runners import ROOT, RUNNERS
 from tests.engine.servers import running_vllm
-from tests.engine.starts_log import LINE
+from tests.engine.starts_log import LINE, unlike
 from tests.tiny import TARGET, TINY
 
 Answers = Mapping[str, Mapping[str, Any]]
@@ -88,13 +87,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     targets(folder / "targets")
     eaglectl.convert(TINY / "eagle3", folder / "torchspec", layout="torchspec", target=str(TARGET))
     return folder
-
-
-def unlike(lines: Sequence[str], patterns: Sequence[str]) -> list[Any]:
-    """Lines and patterns that do not go together."""
-    if len(lines) != len(patterns):
-        return [lines, patterns]
-    return [pair for pair in zip(lines, patterns, strict=True) if not re.match(pair[1], pair[0])]
 
 
 # what a plugin of ours may meet, and must not harm a server by

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
@@ -26,7 +27,7 @@ def watch_loading(seen: dict[str, Any], guard: Guard = nullcontext) -> None:
     load_model, load_weights = ModelRunner.load_model, DefaultModelLoader.load_weights_and_postprocess
 
     def watched_weights(model: Any, weights: Any, device: Any) -> None:
-        load = lambda: load_weights(model, weights, device)  # noqa: E731
+        load = partial(load_weights, model, weights, device)
         seen["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
 
     def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:

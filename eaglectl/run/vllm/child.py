@@ -8,6 +8,7 @@ import fcntl
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -131,7 +132,7 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
     load_weights, unfilled = DefaultModelLoader.load_weights, list[str]()
 
     def load_and_list(loader: Any, model: Any, model_config: Any) -> None:
-        load = lambda: load_weights(loader, model, model_config)  # noqa: E731
+        load = partial(load_weights, loader, model, model_config)
         unfilled.extend(load_over_nan(model.named_parameters(), load))
 
     DefaultModelLoader.load_weights = load_and_list  # this process loads nothing else

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
@@ -50,9 +51,7 @@ def find_drafter(runner: Any) -> tuple[str, Any]:
 
 
 @contextmanager
-def watched_loading(
-    speculative: Any, seen: dict[str, Any], guard: Guard = nullcontext
-) -> Iterator[dict[str, Any]]:
+def watched_loading(speculative: Any, seen: dict[str, Any], guard: Guard = nullcontext) -> Iterator[None]:
     """Fill `seen`["unfilled"] with the drafter's parameters that vLLM did not load, by name.
 
     `speculative` is vLLM's SpeculativeConfig. Nothing is added if vLLM uses another loader. Its load_weights
@@ -66,12 +65,12 @@ def watched_loading(
         if model_config.model != speculative.draft_model_config.model:
             load_weights(loader, model, model_config)
             return
-        load = lambda: load_weights(loader, model, model_config)  # noqa: E731
+        load = partial(load_weights, loader, model, model_config)
         seen["unfilled"] = load_over_nan(model.named_parameters(), load, guard)
 
     DefaultModelLoader.load_weights = watched
     try:
-        yield seen
+        yield
     finally:
         DefaultModelLoader.load_weights = load_weights
 

@@ -14,6 +14,7 @@ import pytest
 from tests.engine.agreement.bases import target
 from tests.engine.agreement.cases import CASES
 from tests.engine.sglang.settings import ARGUMENTS, PATIENCE
+from tests.engine.starts_log import unlike
 from tests.tiny import TARGET, TINY
 
 pytestmark = pytest.mark.usefixtures("hooked")
@@ -96,13 +97,6 @@ def start(target: Path, drafter: Path, folder: Path, **variables: str) -> tuple[
     lines = re.findall(r"^(?:\[[^\]]*\] )?((?:eaglectl|next: |SGLang 0).*)", output, re.M)
     tokens = re.search(r"TOKENS (.*)", output)
     return done.returncode, lines, tokens[1] if tokens else ""
-
-
-def unlike(lines: Sequence[str], patterns: Sequence[str]) -> list[Any]:
-    """Lines and patterns that do not go together."""
-    if len(lines) != len(patterns):
-        return [lines, patterns]
-    return [pair for pair in zip(lines, patterns, strict=True) if not re.match(pair[1], pair[0])]
 
 
 @pytest.mark.parametrize("name", MISREAD)
