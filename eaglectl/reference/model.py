@@ -28,7 +28,7 @@ from eaglectl.errors import RefusedError
 
 
 class Rotary:
-    """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
+    """Rotates queries and keys by position, in float32 or in float64; states keep their dtype."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device | str) -> None:
         frequencies, self.scale = _frequencies(rope, int(dim * rope.rotated_part))
@@ -41,9 +41,9 @@ class Rotary:
         """Rotate x [batch, heads, time, dim] at positions [batch, time]; a partial rotary, its first part."""
         if (size := 2 * len(self.frequencies)) < x.shape[-1]:
             return torch.cat((self.rotate(x[..., :size], positions), x[..., size:]), -1)
-        angles = positions[:, None, :, None].float() * self.frequencies
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))
+        angles = positions[:, None, :, None].to(wide.dtype) * self.frequencies
+        cos, sin = (wave(angles) * self.scale for wave in (torch.cos, torch.sin))
         is_interleaved = self.is_interleaved
         first, second = (wide[..., ::2], wide[..., 1::2]) if is_interleaved else wide.chunk(2, dim=-1)
         pair = (first * cos - second * sin, second * cos + first * sin)

@@ -33,7 +33,8 @@ from eaglectl.run.vllm.resolved import PROPOSERS
 from eaglectl.target.choice import open_target
 from tests.engine import pairs
 from tests.engine.agreement.forks import Death, forked
-from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
+from tests.engine.logits import difference
+from tests.engine.rounds import NEW_TOKENS, K, Rounds, in_reference, prompts
 
 RUNNER = "V2" if os.environ.get("ENGINE_RUNNER") == "V2" else "V1"
 PATIENCE = 120.0 if RUNNER == "V1" else 400.0

@@ -32,14 +32,6 @@ def prompts() -> list[list[int]]:
     return [torch.randint(0, 256, (length,), generator=dice).tolist() for length in LENGTHS]
 
 
-def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of finite logits over the largest; infinite where other tokens are drafted."""
-    finite = torch.isfinite(one)
-    if not torch.equal(finite, torch.isfinite(other)):
-        return float("inf")
-    return float((one[finite] - other[finite]).abs().max() / one[finite].abs().max())
-
-
 def in_reference(
     target: Path,
     folder: Path,
@@ -48,11 +40,11 @@ def in_reference(
     vocab: int = 256,
     tokens: int = NEW_TOKENS,
 ) -> tuple[list[Rounds], list[GeneratedSequence]]:
-    """The reference in float32, its drafting recorded; `vocab` is the target's number of tokens."""
+    """The reference in float64, its drafting recorded; `vocab` is the target's number of tokens."""
     boundaries = drafter.aux.boundaries
     assert boundaries is not None
-    loaded = load_target(target, boundaries, dtype="float32", device="cpu")
-    model = load_drafter(folder, drafter, dtype="float32", device="cpu")
+    loaded = load_target(target, boundaries, dtype="float64", device="cpu")
+    model = load_drafter(folder, drafter, dtype="float64", device="cpu")
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
     compute, propose = model.logits, DraftSession.draft
@@ -61,7 +53,7 @@ def in_reference(
         found = compute(state, head)
         table = model.draft_id_to_target_id
         targets = torch.arange(len(head)) if table is None else table
-        logits.append(torch.full((vocab,), float("-inf")).scatter(0, targets, found[0, 0]))
+        logits.append(torch.full((vocab,), float("-inf"), dtype=found.dtype).scatter(0, targets, found[0, 0]))
         return found
 
     def recorded_propose(self: DraftSession, verified: Any) -> torch.Tensor:

@@ -19,6 +19,7 @@ import torch
 from tests.engine.agreement.cases import Case
 from tests.engine.agreement.judging import targets
 from tests.engine.agreement.records import Record, read, write
+from tests.engine.logits import rounded
 
 SIDE_BY_SIDE = 4
 BATCH = 20
@@ -89,10 +90,18 @@ def run_cases(
         for place in range(0, len(names), BATCH):
             batch = names[place : place + BATCH]
             for name, answer in forked(root, batch, partial(work, root), patience, side_by_side).items():
-                verdict, reason, *more = ("dies", answer.reason) if isinstance(answer, Death) else answer
-                known[name] = Record(cases[name].files().digest(), verdict, reason[:HEAD], *map(tuple, more))
+                values = ("dies", answer.reason) if isinstance(answer, Death) else answer
+                known[name] = as_record(cases[name].files().digest(), *values)
             write(out, known if asked else {name: known[name] for name in cases if name in known})
             print(f"{place + len(batch)} of {len(names)}", file=sys.stderr, flush=True)
+
+
+def as_record(
+    digest: str, verdict: Any, reason: str, difference: float | None = None, *names: list[Any]
+) -> Record:
+    """The record of what a fork answers."""
+    figure = None if difference is None else rounded(difference)
+    return Record(digest, verdict, reason[:HEAD], figure, *map(tuple, names))
 
 
 def is_recorded(case: Case, record: Record | None) -> bool:

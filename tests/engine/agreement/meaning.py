@@ -11,9 +11,9 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, RefusedError
 from tests.engine.agreement.bases import Base
 from tests.engine.agreement.cases import Case
-from tests.engine.rounds import Rounds, difference, in_reference, prompts
+from tests.engine.logits import BOUND, difference, largest_difference
+from tests.engine.rounds import Rounds, in_reference, prompts
 
-TOLERANCE = 1e-3
 # what a case drafted: of each prompt, the rounds' draft tokens
 Drafts = list[list[list[int]]]
 
@@ -78,13 +78,23 @@ def _nonsense(folder: Path) -> str:
     return ""
 
 
-def same(one: list[Rounds], other: list[Rounds]) -> bool:
+def same(every: list[Rounds], others: list[Rounds]) -> bool:
     """Whether all drafted tokens agree, and the logits they were taken from."""
-    for ours, theirs in zip(one, other, strict=True):
-        for (tokens, logits), (their_tokens, their_logits) in zip(ours, theirs, strict=False):
-            if tokens != their_tokens:
-                return False
-            for left, right in zip(logits, their_logits, strict=True):
-                if left.shape != right.shape or not difference(left, right) < TOLERANCE:
-                    return False
-    return True
+    return same_tokens(every, others) and all(
+        difference(ours, theirs) < BOUND
+        for prompts in zip(every, others, strict=True)
+        for (_, logits), (_, other_logits) in zip(*prompts, strict=False)
+        for ours, theirs in zip(logits, other_logits, strict=True)
+    )
+
+
+def same_tokens(every: list[Rounds], others: list[Rounds]) -> bool:
+    """Whether all drafted tokens agree."""
+    pairs = [pair for prompts in zip(every, others, strict=True) for pair in zip(*prompts, strict=False)]
+    return all(tokens == other_tokens for (tokens, _), (other_tokens, _) in pairs)
+
+
+def first_difference(every: list[Rounds], others: list[Rounds]) -> float:
+    """The largest difference of logits in the first round of each prompt."""
+    first, other_first = ([rounds[0][1] if rounds else [] for rounds in drafts] for drafts in (every, others))
+    return largest_difference(first, other_first)

@@ -7,6 +7,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
+from tests.engine.logits import BOUND
+
 VLLM, SGLANG, LLAMACPP = "vllm==0.32.0", "sglang==0.5.23", "llama.cpp==0.3.36"
 FOLDER = Path(__file__).parent
 RECORDS, RECORDS_V2 = FOLDER / "records.json", FOLDER / "records_v2.json"
@@ -23,13 +25,17 @@ Verdict = Literal["raises", "refused", "fails", "dies", "as meant", "as base", "
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The engine's verdict on one case. `digest` says of which bytes, `captured` has the target's boundaries,
-    the others names of tensors without a place and of parameters that got nothing, or not all.
+    """The engine's verdict on one case.
+
+    `digest` says of which bytes, `difference` how far its draft logits are from the reference, rounded
+    (tests/engine/logits.py; None: not compared). `captured` has the target's boundaries, the others names of
+    tensors without a place and of parameters that got nothing, or not all.
     """
 
     digest: str
     verdict: Verdict
     reason: str = ""
+    difference: float | None = None
     captured: tuple[int, ...] = ()
     skipped: tuple[str, ...] = ()
     unfilled: tuple[str, ...] = ()
@@ -46,7 +52,8 @@ class Record:
     @property
     def is_served(self) -> bool:
         """Whether the engine drafts as the checkpoint was trained to; false where it was loaded only."""
-        return self.is_filled and self.verdict in ("as meant", "as base")
+        is_near = self.difference is None or self.difference < BOUND
+        return self.is_filled and is_near and self.verdict in ("as meant", "as base")
 
     @property
     def is_wrong(self) -> bool:
@@ -64,11 +71,7 @@ class Record:
 def read(path: Path = RECORDS) -> dict[str, Record]:
     """All records of a file, none where there is no file."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {
-        name: Record(digest, verdict, *reason, *map(tuple, more))
-        for name, (digest, verdict, *rest) in rows.items()
-        for reason, more in [(rest[:1], rest[1:])]
-    }
+    return {name: Record(*row[:4], *map(tuple, row[4:])) for name, row in rows.items()}
 
 
 def write(path: Path, records: Mapping[str, Record]) -> None:
@@ -76,7 +79,7 @@ def write(path: Path, records: Mapping[str, Record]) -> None:
     rows = []
     for name, record in records.items():
         row = list(astuple(record))
-        while row[-1] == ():
+        while row[-1] in ((), None):
             row.pop()
         rows.append(f"{json.dumps(name)}: {json.dumps(row)}")
     path.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")

@@ -27,7 +27,7 @@ from tests.engine.agreement.bases import BASES, Base, drafter
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.agreement.forks import Death, forked, reason, run_cases
-from tests.engine.agreement.meaning import meaning, same
+from tests.engine.agreement.meaning import first_difference, meaning, same, same_tokens
 from tests.engine.parity_child import LLM, RUNNER, in_vllm
 from tests.engine.rounds import Rounds, prompts
 
@@ -36,7 +36,8 @@ PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
 
 def prepare(root: Path, names: Sequence[str]) -> None:
     """Run the good drafters of these cases, which has to work."""
-    (root / "drafts").mkdir()
+    for folder in ("drafts", "meant"):
+        (root / folder).mkdir()
     bases = {CASES[name].base for name in names}
     # the first loads compile; beside other work on the same cores that has taken longer than a case may
     answers = forked(root, [base for base in BASES if base in bases], partial(_base, root), 5 * PATIENCE)
@@ -47,7 +48,11 @@ def prepare(root: Path, names: Sequence[str]) -> None:
 
 def _base(root: Path, name: str) -> tuple[str, str]:
     files = drafter(name)
-    _engine(root, BASES[name], files.write(root / "bases" / name), files.digest())
+    folder = files.write(root / "bases" / name)
+    _engine(root, BASES[name], folder, files.digest())
+    meant, why = meaning(root, BASES[name], folder)
+    assert meant is not None, why
+    torch.save(meant, root / "meant" / name)
     return "as base", ""
 
 
@@ -62,7 +67,8 @@ def _engine(root: Path, base: Base, folder: Path, digest: str) -> list[Rounds]:
     return found
 
 
-def _case(root: Path, name: str) -> tuple[str, str]:
+def _case(root: Path, name: str) -> tuple[Any, ...]:
+    """Verdict, reason and difference."""
     case = CASES[name]
     base = BASES[case.base]
     files = case.files()
@@ -79,12 +85,18 @@ def _case(root: Path, name: str) -> tuple[str, str]:
     except Exception as error:
         return "raises", f"{stage[0]}: {reason(error)}".replace(str(root), "")
     meant, why = meaning(root, base, folder)
-    is_base = same(drafted, torch.load(root / "drafts" / drafter(case.base).digest()))
+    good = torch.load(root / "meant" / case.base)
     if meant is None:
-        return ("as base" if is_base else "differently"), f"no meaning: {why}".replace(str(root), "")
-    if same(drafted, meant):
-        return "as meant", ""
-    return "differently", "drafts as the base, not as meant" if is_base else "not as meant"
+        verdict = "as base" if same(drafted, good) else "differently"
+        return verdict, f"no meaning: {why}".replace(str(root), ""), first_difference(drafted, good)
+    verdict, why = "as meant", ""
+    if not same(drafted, meant):
+        verdict, why = (
+            "differently",
+            "drafts as the base, not as meant" if same(drafted, good) else "not as meant",
+        )
+        why += ", though the tokens are the same" if same_tokens(drafted, meant) else ""
+    return verdict, why, first_difference(drafted, meant)
 
 
 if __name__ == "__main__":

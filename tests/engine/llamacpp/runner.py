@@ -30,23 +30,23 @@ def prepare(root: Path, names: Sequence[str]) -> None:
     meaning(root, Base("llama"), CASES[FIRST].files().write(root / "cases/first"))
 
 
-def _case(root: Path, name: str) -> tuple[str, str, list[int]]:
-    """Verdict, reason and captured layers."""
+def _case(root: Path, name: str) -> tuple[str, str, None, list[int]]:
+    """Verdict, reason, no difference, and captured layers."""
     case = CASES[name]
     plain = re.sub(r"\W+", "-", name)
     folder, drafter = case.files().write(root / "cases" / plain), root / f"{plain}.gguf"
     try:
         to_gguf(folder, drafter, root / "targets" / case.kind)
     except (Exception, SystemExit) as error:
-        return "refused", _short(root, f"{type(error).__name__}: {error}"), []
+        return "refused", _short(root, f"{type(error).__name__}: {error}"), None, []
     if not drafter.exists():
-        return "refused", "the converter wrote no file", []
+        return "refused", "the converter wrote no file", None, []
     try:
         found = draft(root / f"{case.kind}.gguf", drafter, prompts(), K, NEW_TOKENS)
     except EndedError as error:
-        return "dies" if error.is_loaded else "fails", _short(root, str(error)), error.captured
+        return "dies" if error.is_loaded else "fails", _short(root, str(error)), None, error.captured
     word, reason = verdict(root, case, folder, found.drafts)
-    return word, _short(root, reason), found.captured
+    return word, _short(root, reason), None, found.captured
 
 
 def _short(root: Path, text: str) -> str:

@@ -25,7 +25,7 @@ ASIDE = ("d2t", "t2d", "self_attn.q_a_proj.weight", "self_attn.kv_a_proj_with_mq
 
 
 def _case(root: Path, name: str) -> tuple[Any, ...]:
-    """Verdict, reason, captured boundaries, and names: skipped, unfilled, partly filled."""
+    """Verdict, reason, no difference, captured boundaries, and names: skipped, unfilled, partly filled."""
     case = CASES[name]
     # SGLang takes the path for a pattern of names: a bracket in it is no file
     folder = case.files().write(root / "cases" / re.sub(r"\W+", "-", name))
@@ -44,9 +44,9 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
             rounds = engine.generate(running, prompts(), NEW_TOKENS)
             drafts = [[row[1:] for row in rows] for rows in rounds]
     except Exception as error:
-        return "raises", _told(f"{stage}: {_words(error)}", root), captured, *_names(seen)
+        return "raises", _told(f"{stage}: {_words(error)}", root), None, captured, *_names(seen)
     word, why = ("loads", "") if drafts is None else verdict(root, case, folder, drafts)
-    return word, _told(why, root), captured, *_names(seen)
+    return word, _told(why, root), None, captured, *_names(seen)
 
 
 def _told(text: str, root: Path) -> str:
