@@ -25,6 +25,7 @@ import budgets
 import causes
 import commands
 import configuration
+import editor_stub
 import interface_page
 import mistakes_page
 import notebook
@@ -132,6 +133,7 @@ GENERATED = (
     acceptance_page,
     agreement,
     api_page,
+    editor_stub,
     as_published,
     budgets,
     causes,

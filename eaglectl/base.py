@@ -27,10 +27,12 @@ class Result(Struct, frozen=True):
         return eaglectl.render_json(self)
 
     def __repr__(self) -> str:
-        """Return the class, the verdict and the source; `print` shows the rest."""
-        values = {name: getattr(self, name, None) for name in ("verdict", "source")}
-        words = ", ".join(f"{name}={str(value)!r}" for name, value in values.items() if value is not None)
-        return f"{type(self).__name__}({words})"
+        """Return the class and the first line of what the terminal shows; without one, the source."""
+        try:
+            head = eaglectl.render_text(self).partition("\n")[0]
+        except TypeError:
+            head = str(getattr(self, "source", ""))
+        return f"<{type(self).__name__}: {head}>" if head else f"<{type(self).__name__}>"
 
     def __str__(self) -> str:
         """Return the text that the terminal shows; `repr` for results without one."""

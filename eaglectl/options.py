@@ -301,7 +301,7 @@ def with_keywords(function: F) -> F:
         is_outermost = not CALLER.is_command_line and not INSIDE.get()
         token = INSIDE.set(True)
         try:
-            _fill(function.__name__, signature, records, arguments, keywords)
+            _fill(function.__name__, signature, records, arguments, keywords, names)
             has_own = "on_progress" not in signature.parameters or keywords.get("on_progress") is not None
             with nullcontext() if has_own or not is_outermost else notebook_progress() as line:
                 if line is not None:
@@ -316,6 +316,7 @@ def with_keywords(function: F) -> F:
         finally:
             INSIDE.reset(token)
 
+    call.__annotations__.pop("fields", None)  # of the stub, which is not imported
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
     rows = [
         f"    {name}{'=False' if option.is_inverted else ''}: {option.option.help}"
@@ -333,8 +334,12 @@ def _fill(
     records: Mapping[str, type[Options]],
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
+    names: Mapping[str, str],
 ) -> None:
-    """Build the records whose fields are among the keywords. Raises TypeError for any other keyword."""
+    """Build the records whose fields are among the keywords. Raises TypeError for any other keyword.
+
+    `names` has the keyword of each flag.
+    """
     fields_given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
     bound = signature.bind_partial(*arguments, **keywords).arguments
     for parameter, record in records.items():
@@ -357,7 +362,18 @@ def _fill(
         if record_fields:
             keywords[parameter] = build_record(record, record_fields)
     if fields_given:
-        raise TypeError(f"{function}() got an unexpected keyword argument {next(iter(fields_given))!r}")
+        wrong = next(iter(fields_given))
+        raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}{_hint(wrong, names)}")
+
+
+def _hint(wrong: str, names: Mapping[str, str]) -> str:
+    """Return the keyword to use in place of a wrong one: that of the flag, else one spelled like it."""
+    from difflib import get_close_matches  # late: errors alone need it
+
+    flags = {flag.lstrip("-").replace("-", "_"): name for flag, name in names.items()}
+    close = get_close_matches(wrong, [*flags.values()], 1, 0.75)
+    keyword = flags.get(wrong) or "".join(close)
+    return f"; use {keyword}" if "=" in keyword else f"; use {keyword}=..." * bool(keyword)
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:

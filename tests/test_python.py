@@ -46,14 +46,17 @@ def result(request: pytest.FixtureRequest) -> Any:
     return RESULTS[request.param]()
 
 
-def test_a_result_is_a_few_lines_and_in_a_notebook_its_page_apart_from_its_own_style(result: Any) -> None:
-    lines = repr(result).splitlines()
-    assert len(lines) <= 8 and all(len(line) <= 110 for line in lines)
-    assert lines[0].startswith(f"{type(result).__name__}(")
+def test_a_result_is_its_first_line_and_in_a_notebook_its_page_apart_from_its_own_style(result: Any) -> None:
+    assert repr(result) == f"<{type(result).__name__}: {str(result).splitlines()[0]}>"
     frame = result._repr_html_() or ""
     first = html.escape(str(result).splitlines()[0])
     assert frame.startswith(f"<strong>{first}</strong><iframe srcdoc=")
     assert "<style" not in frame and "&lt;style" in frame
+
+
+def test_a_finding_is_one_line() -> None:
+    (finding, *_) = eaglectl.validate(FIXTURES / "producers/specforge/gqa-ids").findings
+    assert repr(finding).startswith("<Finding: warning EGL405 aux-convention: ids in eagle_config [1, 3, 5]")
 
 
 def test_a_result_without_a_document_is_refused() -> None:

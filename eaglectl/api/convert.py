@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, reduce
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -64,6 +64,7 @@ from eaglectl.target.choice import TargetChoice, asking_for, choose_target, spec
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.api.keywords import ConvertFields
     from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
     from eaglectl.run.job import Stage
 
@@ -154,7 +155,7 @@ def convert(
     *,
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[ConvertFields]",
 ) -> Conversion:
     """Convert a drafter to another layout; `out` defaults to NAME-eagleVERSION in the current folder.
 

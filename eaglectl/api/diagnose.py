@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,6 +46,9 @@ from eaglectl.run.results import SmokeReport
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, runnable_target
 
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import DiagnoseFields
+
 # duration of each stage for a healthy drafter, in runs: measured on the real and the tiny pair, one core
 STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TRYING, 0.6))
 # options of `convert` that a refusal asks for and that need no other file
@@ -68,7 +71,7 @@ def diagnose(
     options: DiagnoseOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[DiagnoseFields]",
 ) -> eaglectl.Diagnosis:
     """Find why acceptance is low: the file, the engine, the target, the prompts or the training.
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
@@ -42,6 +42,9 @@ from eaglectl.progress import OnProgress
 from eaglectl.target.choice import NONE_NAMED, TargetChoice, asking_for, choose_target
 from eaglectl.verdicts import FactState
 
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import DiffFields
+
 # config keys that --source-semantics rope= answers
 ROPE = ("rope_theta", "rope_scaling")
 # questions that are notes of the comparison, and make no fact unknown
@@ -57,7 +60,7 @@ def diff(
     options: DiffOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[DiffFields]",
 ) -> Comparison:
     """Compare two checkpoints: their networks, their tensors' data, and the spelling of their files.
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -60,18 +60,24 @@ from eaglectl.target.choice import TargetChoice, choose_target
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.api.keywords import InspectFields
     from eaglectl.files.hub import HubSource
 
 
+# a text is a sequence of texts too
 @overload
-def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection: ...
+def inspect(  # type: ignore[overload-overlap]
+    source: StrPath, options: InspectOptions | None = None, **fields: "Unpack[InspectFields]"
+) -> Inspection: ...
 @overload
 def inspect(
-    source: Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+    source: Sequence[StrPath], options: InspectOptions | None = None, **fields: "Unpack[InspectFields]"
 ) -> tuple[Inspection | FailedSource, ...]: ...
 @with_keywords
 def inspect(
-    source: StrPath | Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+    source: StrPath | Sequence[StrPath],
+    options: InspectOptions | None = None,
+    **fields: "Unpack[InspectFields]",
 ) -> Inspection | tuple[Inspection | FailedSource, ...]:
     """Return what a checkpoint is, and how each engine runs it.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,6 +75,9 @@ from eaglectl.target.choice import TargetChoice, as_target, check_timeout, runna
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding, MatchEnding
 
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import SmokeFields
+
 COUNTS = "--write-token-counts"
 ALONE, NOT_COMPARED = "--no-compare-files", "whether the server drafts as these files do"
 # built-in prompts at each look of --against: those of every run, then twice as many until the result is clear
@@ -97,7 +100,7 @@ def smoke(
     options: SmokeOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[SmokeFields]",
 ) -> eaglectl.SmokeReport:
     """Run a drafter with its target and measure acceptance; by default with the target that it names.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -65,6 +65,7 @@ from eaglectl.text import duration
 from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
+    from eaglectl.api.keywords import CalibrateFields, UpgradeFields
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.states import Batch, TargetEngine
     from eaglectl.run.results import Gate
@@ -90,7 +91,7 @@ def calibrate(
     options: CalibrateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[CalibrateFields]",
 ) -> Statistics:
     """Run the target on prompts and its own answers, and collect the statistics for `convert --to 3.1`.
 
@@ -392,7 +393,7 @@ def upgrade(
     conversion: ConvertOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[UpgradeFields]",
 ) -> Conversion:
     """Convert EAGLE-3 to 3.1.
 

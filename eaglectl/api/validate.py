@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -51,17 +51,19 @@ from eaglectl.target.choice import choose_target
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.api.keywords import ValidateFields
     from eaglectl.api.outputs import Advice
     from eaglectl.files.hub import HubSource
 
 
+# a text is a sequence of texts too
 @overload
-def validate(
+def validate(  # type: ignore[overload-overlap]
     source: StrPath,
     options: ValidateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[ValidateFields]",
 ) -> Report: ...
 @overload
 def validate(
@@ -69,7 +71,7 @@ def validate(
     options: ValidateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[ValidateFields]",
 ) -> tuple[Report, ...]: ...
 @with_keywords
 def validate(
@@ -77,7 +79,7 @@ def validate(
     options: ValidateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[ValidateFields]",
 ) -> Report | tuple[Report, ...]:
     """Check one checkpoint against the rules, and against the requested engine releases.
 

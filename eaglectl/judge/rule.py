@@ -178,6 +178,9 @@ class Finding(Struct, frozen=True):
     severity: Severity
     match: Match
 
+    def __repr__(self) -> str:
+        return f"<Finding: {self.severity} {self.rule.id} {self.rule.name}: {self.match.message}>"
+
     @property
     def level(self) -> int:
         """The severity as a number, the highest for errors."""

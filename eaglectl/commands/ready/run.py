@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -73,6 +73,9 @@ from eaglectl.target.choice import TargetChoice, as_target, named_target
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import ReadyFields
+
 REFERENCE = "reference"
 # the options of the call that a later command needs to measure the same
 GIVEN_AGAIN = ("prompts", "sample", "max_tokens", "seed")
@@ -104,7 +107,7 @@ def ready(
     options: ReadyOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[ReadyFields]",
 ) -> Readiness:
     """Return how engines run a drafter as stored and converted, and the command that starts one.
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from msgspec.structs import replace
 
@@ -75,6 +75,9 @@ from eaglectl.target.choice import NONE_NAMED, TargetChoice, as_target, named_ch
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, FileChange, FirstWord, UploadOutcome
 
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import UploadFields
+
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
 # rules on the files that eaglectl writes, except for the digests, which it has just computed
@@ -97,7 +100,7 @@ def upload(
     *,
     on_plan: Callable[[UploadPlan], None] | None = None,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[UploadFields]",
 ) -> Upload:
     """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
 

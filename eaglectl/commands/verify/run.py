@@ -11,7 +11,7 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
@@ -33,6 +33,9 @@ from eaglectl.report.documents import Parts
 from eaglectl.report.section import Line, Lines, Outline, Section, Words, first_line, first_lines, toned
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState, VerifyVerdict
+
+if TYPE_CHECKING:
+    from eaglectl.api.keywords import VerifyFields
 
 # .gitattributes is written by the Hub when a repository is created, and `hf download` brings it. The Hub's
 # client keeps the state of a download in .cache/huggingface, under these names only: no loader reads them.
@@ -205,7 +208,7 @@ def verify(
     options: VerifyOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-    **fields: Any,
+    **fields: "Unpack[VerifyFields]",
 ) -> Verification:
     """Compare a folder, or a repository on the Hub, with its SHA256SUMS and eaglectl.json.
 
