@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from eaglectl import terminal
 from eaglectl.cli import run
 
 DOCS = Path(__file__).parent
@@ -19,6 +20,8 @@ INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 RUNS_MODELS = frozenset({"smoke", "calibrate", "--to"})
 # what a command prints beside its result: its steps, the time left, and how many prompts would tell
 PROGRESS = re.compile(r"(?m)^(eaglectl: 1 .*|\w+ takes about .* more)\n")
+# columns of the terminal whose output is shown
+WIDTH = 160
 # pages whose commands run elsewhere: generated ones, and that of tests/test_train_on_page.py
 ELSEWHERE = frozenset({"commands.md", "rules.md", "trainers.md"})
 
@@ -47,6 +50,7 @@ def printed(command: str) -> str:
     """What a command of a page prints in this folder; it writes over what stands in OUT."""
     words = shlex.split(command)
     text = io.StringIO()
+    terminal.FIXED_WIDTH = WIDTH
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         run(words + ["--force"] * (words[0] == "convert" and "OUT" in words))
     return PROGRESS.sub("", text.getvalue())

@@ -34,6 +34,17 @@ StrPath = str | os.PathLike[str]
 INSIDE: ContextVar[bool] = ContextVar("INSIDE", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBER = r"[+-]?[0-9]{1,18}"
+# the values of a flag in an environment variable
+SWITCHES = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 EXPECTED = {
     bool: "True or False",
     int: "a whole number",
@@ -139,7 +150,12 @@ class Field(Struct, frozen=True):
         return f"{words} of at least {self.option.least:g}" if self.option.least > -math.inf else words
 
     def of_text(self, text: Any) -> Any:
-        """Return the value of a command-line argument: a text, several, or a flag. Raises UsageError."""
+        """Return the value of a command-line argument: a text, several, or a flag. Raises UsageError.
+
+        The text of a flag is that of an environment variable.
+        """
+        if isinstance(text, str) and (self.kind is bool or self.record):
+            text = SWITCHES.get(text.lower(), text)
         if isinstance(text, bool):
             return not text if self.is_inverted else text
         try:

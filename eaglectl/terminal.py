@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from eaglectl.report.terminal import Console
 
-# columns of output that goes to a file or a pipe
-FIXED_WIDTH = 160
+# columns of output that goes to a file or a pipe: no line is folded
+FIXED_WIDTH = 10_000
 # the least seconds of work that are announced without a terminal
 LONG = 60.0
 # the least bytes whose reading or writing is announced without a terminal
@@ -45,12 +45,18 @@ class OutputSettings(Struct):
     no_color: bool = False
 
     def rich_console(self, stream: IO[str]) -> "RichConsole":
-        """Return a console of rich; without a terminal its width is fixed, for stable lines in pipelines."""
+        """Return a console of rich; without a terminal no line is folded.
+
+        Colours without a terminal are for FORCE_COLOR, which rich reads, and CLICOLOR_FORCE.
+        """
         from rich.console import Console as RichConsole
+
+        is_forced = os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0")
 
         return RichConsole(
             file=_unguarded(stream),
             no_color=self.no_color or None,
+            force_terminal=True if is_forced else None,
             width=None if stream.isatty() else FIXED_WIDTH,
             highlight=False,
             emoji=False,
@@ -66,7 +72,7 @@ class OutputSettings(Struct):
         console = self.rich_console(stream)
         with console.capture() as capture:
             paint(Console(console))
-        lines = (line if console.is_terminal else line.rstrip() for line in capture.get().splitlines())
+        lines = (line if stream.isatty() else line.rstrip() for line in capture.get().splitlines())
         _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
 
     def warn(self, text: str) -> None:

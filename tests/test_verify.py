@@ -271,7 +271,7 @@ def test_what_convert_wrote_is_equal(out: Path) -> None:
         tensors = read_safetensors(folder / WEIGHTS)
         stated = record[side]["files"][WEIGHTS]["tensors"]
         assert stated == {name: blake3(data).hexdigest() for name, (_, _, data) in tensors.items()}
-    assert "by SHA-256, the digests of the header and of each tensor\n" in call("verify", out).out
+    assert "compared: SHA-256, the digests of the header and of each tensor\n" in call("verify", out).out
 
 
 def test_shards_and_their_index_are_covered(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_repository_is_verified_without_its_weights(hub: LoopbackHub) -> None:
     assert by[WEIGHTS] == ["lfs-sha256"] and by["config.json"] == ["sha256"]
     assert not [request for request in hub.requests if request.path.endswith(WEIGHTS)]
     assert not [request for request in hub.requests if request.is_elsewhere]
-    assert "by SHA-256, the SHA-256 that the Hub lists\n" in call("verify", "org/drafter").out
+    assert "compared: SHA-256, the SHA-256 that the Hub lists\n" in call("verify", "org/drafter").out
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "eaglectl.json", "code/modeling.py"])

@@ -20,7 +20,7 @@ from typer.completion import get_completion_inspect_parameters
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import eaglectl
-from eaglectl.cli.commands import COMMANDS, EXIT_LINE
+from eaglectl.cli.commands import COMMANDS, EXIT_LINE, OTHER_NAMES
 from eaglectl.files.files import current_folder
 from eaglectl.options import Field, Options, build_record, options_of
 from eaglectl.progress import set_notices
@@ -40,7 +40,10 @@ VALUES = {int: "N", float: "X"}
 FIRST, MORE = ("Arguments", "Options"), "More options"
 HELP_ALL = "--help-all"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-COMMON = "Common options: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
+COMMON = (
+    "Common options: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
+    " Each option can be set by a variable: --fail-on by EAGLECTL_FAIL_ON."
+)
 # files of defaults
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
@@ -115,6 +118,12 @@ class Root(TyperGroup):
     """`eaglectl` itself: its commands before its options."""
 
     context_class = _Context
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command; fail with its name for a word that other tools use."""
+        if args[0] in OTHER_NAMES and args[0] not in COMMANDS:
+            ctx.fail(f"No such command '{args[0]}'. Use `eaglectl {OTHER_NAMES[args[0]]}`")
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the options."""
@@ -388,6 +397,10 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         # are the command's own parameters, which no options record declares
         arguments = {name: value for name, value in values.items() if name not in options}
         sources = {name: context.get_parameter_source(name) for name in options}
+        variables = [options[name].flag for name, source in sources.items() if _is_variable(source)]
+        if variables:
+            words = (f"{variable(flag)}={os.environ[variable(flag)]}" for flag in variables)
+            say(f"options from the environment: {' '.join(words)}", sys.stderr)
         given_values = {
             name: options[name].of_text(values[name])
             for name, source in sources.items()
@@ -401,6 +414,15 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(list(signature.values()))  # type: ignore[attr-defined]
     return run
+
+
+def _is_variable(source: Any) -> bool:
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def variable(flag: str) -> str:
+    """Return the environment variable of an option, like EAGLECTL_FAIL_ON of --fail-on."""
+    return f"EAGLECTL{flag.removeprefix('-').replace('-', '_').upper()}"
 
 
 def _parameter(field: Field) -> inspect.Parameter:
@@ -425,6 +447,8 @@ def _parameter(field: Field) -> inspect.Parameter:
         min=None if math.isinf(option.least) else option.least,
         max=None if math.isinf(option.most) else option.most,
         autocompletion=offering(option.complete or value),
+        envvar=variable(field.flag),
+        show_envvar=False,
     )
     annotation: Any = Annotated[kind if default is not None else kind | None, declared]
     return inspect.Parameter(

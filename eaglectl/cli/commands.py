@@ -48,6 +48,28 @@ EXIT_LINE = (
     " open question, 3 could not look (or update eaglectl, if the message says so), 70 error in eaglectl."
 )
 
+# what users type for a command, as other tools name it
+OTHER_NAMES: Mapping[str, str] = {
+    "check": "validate",
+    "lint": "validate",
+    "test": "smoke",
+    "run": "smoke",
+    "bench": "smoke --speed",
+    "benchmark": "smoke --speed",
+    "info": "inspect",
+    "show": "inspect",
+    "doctor": "diagnose",
+    "debug": "diagnose",
+    "compare": "diff",
+    "export": "convert",
+    "upgrade": "convert --to 3.1",
+    "push": "upload",
+    "publish": "upload",
+    "serve": "ready",
+    "demo": "ready",
+    "version": "--version",
+}
+
 
 def _flags(text: str) -> tuple[str, ...]:
     return tuple(text.split())

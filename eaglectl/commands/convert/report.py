@@ -144,18 +144,14 @@ def _serving(conversion: Conversion) -> Iterator[Section]:
     chosen = _chosen(conversion)
     is_named = any(row.is_named for row in chosen)
     rest = [] if is_named else [row for row in conversion.serving if row not in chosen]
-    yield Section(
-        "",
-        [Lines(also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest))],
-        has_heading=False,
-    )
     every, notes = (*chosen, *rest), conversion.plan.notes
     commands = list(
         dict.fromkeys((row.verdict.engine, row.command) for row in every if row.command and row.is_served)
     )
     reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
-    blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
+    others = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
+    blocks: list[Block] = [Lines(others), Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
     yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
 
 

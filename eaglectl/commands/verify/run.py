@@ -259,8 +259,8 @@ BY = {
 def _evidence(verification: Verification) -> list[dict[str, str]]:
     evidence = {
         "name": " and ".join(verification.lists),
-        "proves": "no file was lost, added or damaged since the lists were written",
-        "leaves_open": "who wrote the lists: anyone who can change the files can change the lists",
+        "proves": "no file was lost, added or damaged since they were written",
+        "leaves_open": "who wrote them: anyone who can change the files can change these lists",
     }
     return [evidence] if verification.lists and verification.verdict == VerifyVerdict.EQUAL else []
 
@@ -282,17 +282,18 @@ PARTS: Parts = {
 def verification_outline(verification: Verification) -> Outline:
     """Return the verdict, the kinds of comparison, every file that differs, and what is proved."""
     same = [file for file in verification.files if file.judgement == FileState.SAME]
-    lead = f"{len(same)} files as {' and '.join(verification.lists)} say" if verification.lists else "no list"
-    if rest := len(verification.files) - len(same):
-        lead += f", {rest} not"
+    lists, rest = " and ".join(verification.lists), len(verification.files) - len(same)
+    lead = f"{len(same)} files match {lists}" if lists else "no list"
+    if rest:
+        lead += f", {rest} do{'es' * (rest == 1)} not"
     kinds = [text for digest, text in BY.items() if any(digest in file.by for file in same)]
-    lines: list[Line] = [Words(f"by {listed(kinds)}", "quiet")] if kinds else []
+    lines: list[Line] = [Words(f"compared: {listed(kinds)}", "quiet")] if kinds else []
     others = [file for file in verification.files if file.judgement != FileState.SAME]
     lines += first_lines([(toned(file.judgement), f"  {file.name} {file.how}") for file in others])
     if verification.has_signature:
         lines.append(Words(f"{SIGNATURE} was not checked: `model_signing verify` shows who signed", "doubt"))
     evidence = [
-        f"by {part['name']} proved: {part['proves']}; not: {part['leaves_open']}"
+        f"{part['name']} show that {part['proves']}, not {part['leaves_open']}"
         for part in _evidence(verification)
     ]
     sections = [
