@@ -226,13 +226,20 @@ def test_the_demo_shows_a_fault_both_lengths_the_repair_and_the_gate(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     assert demo.main() == 0
-    out = capfd.readouterr().out
+    out = re.sub(r"\x1b\[[\d;]*m", "", capfd.readouterr().out)
     shown = [part.partition("\n")[2] for part in out.split("$ eaglectl ")[1:]]
+    # README.md begins with the first line of each answer but the last
+    readme = (
+        (FIXTURES.parent / "README.md").read_text().split("```text\n")[1].partition("```")[0].splitlines()
+    )
+    assert readme[::2] == re.findall(r"^\$ eaglectl .*", out, re.M)[:4]
+    assert [re.sub(r"[\d.]+", "#", line) for line in readme[1::2]] == [
+        re.sub(r"[\d.]+", "#", answer.splitlines()[0]) for answer in shown[:4]
+    ]
     assert len(shown) == 5 and all(len(answer.splitlines()) < 24 for answer in shown)
     assert "EGL1036" in shown[0] and "as stored 2." in shown[1] and ", converted 2." in shown[1]
     assert "served" in shown[2] and "no errors" in shown[3] and "EGL1036" not in shown[3]
-    upgraded = re.sub(r"\x1b\[\d*m", "", shown[4])
-    assert upgraded.startswith(f"done: wrote tiny-3.1; vLLM {VLLM} and SGLang {SGLANG} run it as trained")
+    assert shown[4].startswith(f"done: wrote tiny-3.1; vLLM {VLLM} and SGLang {SGLANG} run it as trained")
 
 
 def test_what_is_stated_of_a_key_is_in_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:

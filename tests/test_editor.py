@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import eaglectl
-from docs import editor_stub
 from tests.conftest import FIXTURES
 
 NATIVE = FIXTURES / "producers/vllm/native"
@@ -36,10 +35,6 @@ def mypy(script: Path) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, cwd=Path(eaglectl.__file__).parents[1]
     ).stdout
-
-
-def test_the_stub_is_that_of_the_option_records() -> None:
-    assert editor_stub.PAGE.read_text() == editor_stub.page(), "run `make docs`"
 
 
 @pytest.mark.slow
