@@ -110,7 +110,7 @@ class ServedFiles(Struct, frozen=True):
 
     With `reading`, the reference ran them as the engine reads them, which differs from training.
     `has_failed`: a run was started and failed. `keys` are those of `reasons`. `predicate` is `gap` without
-    the engine's name at its start, "" for a gap without it.
+    the engine's name at its start, "" for a gap without it. `options` are those that the engine needs.
     """
 
     outcome: ServedAs
@@ -121,6 +121,7 @@ class ServedFiles(Struct, frozen=True):
     has_failed: bool = False
     keys: tuple[str, ...] = ()
     predicate: str = ""
+    options: tuple[str, ...] = ()
 
 
 class EngineReadiness(Result, frozen=True):

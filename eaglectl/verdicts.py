@@ -3,7 +3,7 @@
 A member's value is its text on the terminal, on pages, in JSON documents and in the Python API.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 
@@ -34,11 +34,13 @@ class FirstWord(StrEnum):
 class ServedAs(StrEnum):
     """What an engine release does with a checkpoint as stored (`inspect`).
 
-    AS_PUBLISHED: facts about its training are open, but the release runs it as its authors did when they
-    measured their published figures.
+    STARTED_SO: only with options of the engine's command line, which the verdict names. AS_PUBLISHED: facts
+    about its training are open, but the release runs it as its authors did when they measured their published
+    figures.
     """
 
     AS_TRAINED = "as trained"
+    STARTED_SO = "as trained, started so"
     AS_PUBLISHED = "as published"
     DIFFERS = "differs"
     FAILS = "fails"
@@ -52,7 +54,13 @@ class ServedAs(StrEnum):
     @property
     def is_served(self) -> bool:
         """Whether the release runs it as trained, or as its authors measured it."""
-        return self in (ServedAs.AS_TRAINED, ServedAs.AS_PUBLISHED)
+        return self in (ServedAs.AS_TRAINED, ServedAs.STARTED_SO, ServedAs.AS_PUBLISHED)
+
+    def words(self, options: Sequence[str]) -> str:
+        """Return the outcome with the options that the engine needs: "as trained, started with --a 1"."""
+        if self != ServedAs.STARTED_SO:
+            return str(self)
+        return f"{ServedAs.AS_TRAINED}, started with {' '.join(options)}"
 
     @property
     def level(self) -> int:

@@ -375,6 +375,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "Variant.is_verified": "The figures are of draft-and-verify, and not of the first pass",
     "Variant.p_value": "Of no gain, one-sided, over prompts, corrected for the number of readings",
     "Variant.prompts_needed": "Prompts like these that would show a gain which these cannot tell from chance",
+    "Verdict.options": "Options of the engine's command line with which it runs the drafter as trained",
     "Verdict.rules": "The rules that report the reasons",
     "Verdict.unread": "What of the files was not read, where it is as trained",
     "Verification.evidence": "What was looked at and held, with what it does not prove",

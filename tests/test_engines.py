@@ -279,10 +279,15 @@ AWQ = {"quantization_config": {"quant_method": "awq"}}
 UNQUANTISED = "--speculative-draft-model-quantization unquant"
 
 
+def launched(parent: Path, target: dict[str, object] | None = None) -> dict[str, str]:
+    place = None if target is None else target_of(parent / "target", **target)
+    drafter = eaglectl.inspect(drafter_folder(parent), target=place).drafter
+    return dict(launch_commands(drafter, "a/head", 3, "main"))
+
+
 def commands(parent: Path, target: dict[str, object] | None = None, **config: object) -> dict[str, str]:
     place = None if target is None else target_of(parent / "target", **target)
-    drafter = eaglectl.inspect(drafter_folder(parent, config=config), target=place).drafter
-    return dict(launch_commands(drafter, "a/head", 3, "main"))
+    return dict(eaglectl.inspect(drafter_folder(parent, config=config), target=place).commands)
 
 
 @pytest.mark.parametrize(("config", "target"), [({}, None), (SLIDING, None), ({}, {**TARGET, **AWQ})])
@@ -295,7 +300,7 @@ def test_each_option_is_one_that_the_engine_has(
     assert options and [word for word in options if word.removeprefix("--speculative-") not in known] == []
     stated = json.loads(shlex.split(printed["vllm"])[-1])
     assert set(stated) <= set(load("vllm")["speculative_options"]["names"])
-    assert ("--speculative-draft-window-size 64" in printed["sglang"]) == (config == SLIDING)
+    assert ("--speculative-draft-window-size 63" in printed["sglang"]) == (config == SLIDING)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,7 @@ def test_each_option_is_one_that_the_engine_has(
 def test_a_drafter_takes_over_no_quantisation_of_its_target(
     target: dict[str, object] | None, is_there: bool, tmp_path: Path
 ) -> None:
-    assert (UNQUANTISED in commands(tmp_path, target)["sglang"]) == is_there
+    assert (UNQUANTISED in launched(tmp_path, target)["sglang"]) == is_there
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -15,7 +15,7 @@ from eaglectl.engines.registry import ENGINES
 from eaglectl.in_engine import hooks, sglang, vllm
 from eaglectl.in_engine.hooks import Hook, RefusedStart, Start, guarded, mode, register
 from eaglectl.in_engine.installed import GROUPS, find_plugin
-from tests.builders import call, loaded_after
+from tests.builders import call, drafter_folder, loaded_after, target_of
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
 
@@ -106,10 +106,10 @@ def config(**changes: Any) -> SimpleNamespace:
 
 
 def test_a_start_is_that_of_an_eagle3_drafter() -> None:
-    assert vllm.start_of(config()) == Start("vllm", "org/drafter", "org/target", "r1")
-    assert vllm.start_of(config(use_v2_model_runner=True)) == Start(
-        "vllm", "org/drafter", "org/target", "r1", runner="V2"
-    )
+    started = config()
+    start = Start("vllm", "org/drafter", "org/target", "r1", arguments=started.model_config)
+    assert vllm.start_of(started) == start
+    assert vllm.start_of(config(use_v2_model_runner=True)) == start._replace(runner="V2")
     assert vllm.start_of(config(speculative_config=None)) is None
     assert vllm.start_of(config(speculative_config=SimpleNamespace(method="mtp"))) is None
     arguments = SimpleNamespace(
@@ -124,7 +124,7 @@ def test_a_start_is_that_of_an_eagle3_drafter() -> None:
         model_path="t",
         revision="r2",
     )
-    assert sglang.start_of(served) == Start("sglang", "d", "t", None, "r2")
+    assert sglang.start_of(served) == Start("sglang", "d", "t", None, "r2", arguments=served)
     assert sglang.start_of(SimpleNamespace(speculative_algorithm=None)) is None
     assert sglang.start_of(SimpleNamespace(**{**vars(served), "speculative_algorithm": "EAGLE"})) is None
 
@@ -344,3 +344,35 @@ def test_the_answers_hold_for_the_draft_tokens_too(
     monkeypatch.setenv("EAGLECTL_POLICY", str(tmp_path / "policy.toml"))
     inspection, _, answers = judge(Start("vllm", str(TINY / "eagle3"), str(TARGET), runner="V1"))
     assert (_draft_tokens(inspection, answers) is not None) == is_compared
+
+
+@pytest.mark.parametrize(
+    ("window", "level", "words"),
+    [
+        (511, logging.INFO, "runs it as trained, started with --speculative-draft-window-size 511"),
+        (512, logging.WARNING, "this start does not have --speculative-draft-window-size 511"),
+        (None, logging.WARNING, "this start does not have --speculative-draft-window-size 511"),
+    ],
+)
+def test_a_start_without_the_option_that_the_drafter_needs_is_a_warning(
+    window: int | None,
+    level: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from eaglectl.in_engine.look import before
+
+    module = ModuleType("sglang")
+    module.__version__ = "0.5.23"  # type: ignore[attr-defined]
+    module.__spec__ = ModuleSpec("sglang", None)
+    monkeypatch.setitem(sys.modules, "sglang", module)
+    monkeypatch.delenv("EAGLECTL_IN_ENGINE_SPOKEN", raising=False)
+    caplog.set_level(logging.INFO)
+    sliding = {"layer_types": ["sliding_attention"], "sliding_window": 512}
+    drafter, target = drafter_folder(tmp_path, config=sliding), target_of(tmp_path / "target")
+    arguments = SimpleNamespace(speculative_draft_window_size=window)
+    before(Start("sglang", str(drafter), str(target), arguments=arguments))
+    assert caplog.records[0].levelno == level
+    assert words in " ".join(record.getMessage() for record in caplog.records)

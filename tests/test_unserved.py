@@ -222,3 +222,31 @@ def test_a_row_of_layers_does_not_read_as_fine_where_the_engine_fails(geglu: Pat
     done = call("inspect", "-v", geglu)
     rows = done.out.partition("newest release\n")[2].splitlines()
     assert [row.rpartition("  ")[2] for row in rows[:4]] == ["fails", "fails", "fails", "differs"]
+
+
+@pytest.mark.parametrize(
+    ("config", "target", "option"),
+    [
+        (
+            {"layer_types": ["sliding_attention"], "sliding_window": 512},
+            {"max_position_embeddings": 2048},
+            "--speculative-draft-window-size 511",
+        ),
+        ({"max_position_embeddings": 2048}, {"max_position_embeddings": 4096}, "--context-length 2048"),
+    ],
+)
+def test_an_output_that_needs_an_option_is_written_with_the_option_in_its_start_line(
+    config: dict[str, Any], target: dict[str, Any], option: str, tmp_path: Path
+) -> None:
+    source = drafter_folder(tmp_path, config=config)
+    place, out = target_of(tmp_path / "target", **target), tmp_path / "out"
+    done = call("convert", source, "--target", place, "--for", "sglang", "-o", out)
+    assert done.code == 0 and f"runs it as trained, started with {option}" in " ".join(done.out.split())
+    (command,) = (line for line in done.out.splitlines() if "sglang.launch_server" in line)
+    assert command.endswith(option)
+    document = call("inspect", out, "--target", place, "--engine", "sglang", "--json").document
+    (verdict,) = document["engines"]
+    assert (verdict["outcome"], verdict["options"]) == ("as trained, started so", [option])
+    assert document["commands"]["sglang"].endswith(option)
+    ready = call("ready", out, "--target", place, "--engine", "sglang")
+    assert ready.code == 0 and option in ready.out

@@ -236,7 +236,7 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.setattr(kind, "text", property(partial(_noisy, text)))
     monkeypatch.setattr(errors, "printable", noise)
     applied = "eaglectl.engines.engine.AppliedFact"
-    monkeypatch.setattr(applied, lambda fact, text: AppliedFact(fact, noise(text)))
+    monkeypatch.setattr(applied, lambda fact, text, option: AppliedFact(fact, noise(text), option))
     monkeypatch.setattr(
         judgement,
         "_bounded",

@@ -46,7 +46,14 @@ from eaglectl.drafter.drafter import (
 )
 from eaglectl.drafter.tensors import EMBEDDINGS, matrix
 from eaglectl.engines.behaviour import ranges
-from eaglectl.engines.registry import ENGINES, EngineRequest, output_commands, requested_places, usual_release
+from eaglectl.engines.registry import (
+    ENGINES,
+    EngineRequest,
+    output_commands,
+    requested_places,
+    started,
+    usual_release,
+)
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, on_disk, open_folder, read_checkpoint
 from eaglectl.files.scratch import scratch_folder
@@ -432,7 +439,9 @@ def output_serving(
         serving = [release for release in engine.releases if judged[name, release].outcome.is_served]
         span = ranges(serving, engine.releases)
         for release in [release for other, release in places if other == name] or engine.releases[-1:]:
-            rows.append(OutputServing(judged[name, release], span, commands[name], name in named))
+            verdict = judged[name, release]
+            start = started(commands[name], verdict.options)
+            rows.append(OutputServing(verdict, span, start, name in named))
     others = [verdict for verdict in judgement.releases if verdict.engine not in ENGINES]
     rows += [OutputServing(verdict, "", "", verdict.engine in named) for verdict in others]
     return _beside_source(files, plan, judgement, rows, str(out), options)

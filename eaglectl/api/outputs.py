@@ -512,7 +512,9 @@ def _separated(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
     return [
-        fact for fact in facts if fact.fact.outcome != ServedAs.UNKNOWN and remedy in ("", fact.fact.remedy)
+        fact
+        for fact in facts
+        if fact.fact.outcome != ServedAs.UNKNOWN and fact.option is None and remedy in ("", fact.fact.remedy)
     ]
 
 

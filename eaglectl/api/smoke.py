@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.convert import convert
-from eaglectl.api.inspect import OUT, inspect, with_commands
+from eaglectl.api.inspect import OUT, inspect, inspect_files, with_commands
 from eaglectl.api.options import (
     INSTALLED,
     NUMBERS,
     TIMED,
     ConvertOptions,
     DiagnoseOptions,
+    InspectOptions,
     ReadyOptions,
     SmokeOptions,
     is_rising,
@@ -30,7 +31,7 @@ from eaglectl.api.sources import opened
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading
-from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.registry import ENGINES, usual_release
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.output_files import parse_new, write_new
@@ -528,7 +529,15 @@ class Runs(Struct, frozen=True):
             # vLLM runs contradictory tables; for SGLang they are an error, since its map is compared
             with nullcontext() if is_sglang else suppress(EaglectlError):
                 tokens = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None).targets
-        yield job(stored.root, drafter, draft_tokens=tokens)
+        start = self._start_options(source) if is_sglang else {}
+        yield job(stored.root, drafter, draft_tokens=tokens, start_options=start)
+
+    def _start_options(self, source: str) -> Mapping[str, int]:
+        # the options with which the installed release runs the drafter as trained
+        request = usual_release(self.engine)
+        inspecting = InspectOptions(target=self.target, engines=(request,), answers=self.options.answers)
+        verdict = inspect_files(source, inspecting, beside=()).requested[0]
+        return dict(option.argument for option in verdict.options)
 
 
 def _canonical(

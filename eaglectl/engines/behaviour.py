@@ -217,6 +217,29 @@ Misread = Literal[
 ]
 
 
+class StartOption(Struct, frozen=True):
+    """An option of an engine's command line with which it runs a checkpoint as trained, despite a fact.
+
+    In a fact, `value` has placeholders as its message does. With `is_limit`, lower values do too. `source` is
+    the engine's file and line that read the option.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^--[a-z-]+$")]
+    value: str
+    source: Annotated[str, Meta(pattern=r"\.py [0-9.]+:[0-9]+")]
+    is_limit: bool = False
+
+    @property
+    def words(self) -> str:
+        """The option as a command line has it."""
+        return f"{self.name} {self.value}"
+
+    @property
+    def argument(self) -> tuple[str, int]:
+        """The name of the option in Python, and its value."""
+        return self.name.removeprefix("--").replace("-", "_"), int(self.value)
+
+
 class Fact(Struct, frozen=True):
     """One fact on an engine, in `releases` (PEP 508, empty for all), for drafters of `classes`.
 
@@ -224,9 +247,10 @@ class Fact(Struct, frozen=True):
     documentation. `remedy` is the smallest change that helps: config keys to write, "convert", "restore"
     (from the trainer), "anew" (convert the original source again) or "upgrade" (the engine). `reported_by`
     are rules that report the same defect for every engine. If a final fact holds, no other is reported.
-    `misread` is what the engine reads differently than it was trained, if that is all. `run_in` has the
-    releases in which a run of the engine showed the fact, each with the recorded case; in all others it was
-    read in the sources.
+    `misread` is what the engine reads differently than it was trained, if that is all. With `option`, the
+    engine runs the checkpoint as trained, if the engine's condition for it holds. `run_in` has the releases
+    in which a run of the engine showed the fact, each with the recorded case; in all others it was read in
+    the sources.
     """
 
     id: str
@@ -244,16 +268,19 @@ class Fact(Struct, frozen=True):
     reported_by: tuple[str, ...] = ()
     is_final: bool = False
     misread: Misread | None = None
+    option: StartOption | None = None
 
 
 class AppliedFact(Struct, frozen=True):
     """A fact that holds for one checkpoint in one release.
 
-    `text` is its message with that checkpoint's values.
+    `text` is its message with that checkpoint's values, `option` the option that makes the release run the
+    checkpoint as trained, with its value; None if there is none.
     """
 
     fact: Fact
     text: str
+    option: StartOption | None = None
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"

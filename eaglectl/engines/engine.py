@@ -17,13 +17,14 @@ from eaglectl.engines.behaviour import (
     EvidenceKind,
     Fact,
     Misread,
+    StartOption,
     capture,
     is_since,
     is_within,
     stated,
 )
 from eaglectl.engines.data import cached, load
-from eaglectl.engines.view import Case, Condition, View, as_seen, stated_theta
+from eaglectl.engines.view import Case, Condition, View, always, as_seen, stated_theta
 from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
@@ -109,7 +110,8 @@ class Verdict(Struct, frozen=True):
     served as published, the first reason is its authors' measurement. `rules` are the ids that report the
     reasons. `reading` is the network that the engine builds, if it differs only by reading the config
     differently. `unread` is what was not read of files served as trained. `keys` identify the reasons
-    whatever their wording.
+    whatever their wording. With `options` on its command line, the release runs the checkpoint as trained;
+    the reasons then say what it does without them.
     """
 
     engine: str
@@ -120,6 +122,7 @@ class Verdict(Struct, frozen=True):
     reading: NetworkReading | None = None
     unread: str = ""
     keys: tuple[str, ...] = ()
+    options: tuple[StartOption, ...] = ()
 
     @property
     def keyed_reasons(self) -> tuple[tuple[str, str], ...]:
@@ -129,8 +132,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The outcome, and what was not read: "as trained, weights not read"."""
-        return ", ".join(filter(None, (self.outcome, self.unread)))
+        """The outcome, its options, and what was not read: "as trained, weights not read"."""
+        return ", ".join(filter(None, (self.outcome.words(self.start_options), self.unread)))
+
+    @property
+    def start_options(self) -> tuple[str, ...]:
+        """The options that the release needs, each with its value."""
+        return tuple(option.words for option in self.options)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -176,6 +184,22 @@ class RuleResults(Struct, frozen=True):
 
 
 NO_RESULTS = RuleResults()
+
+
+def _without_options(facts: Iterable[AppliedFact]) -> Iterator[str]:
+    # what the release does without the options
+    for fact in facts:
+        if fact.option is not None:
+            yield f"started without {fact.option.words}, {fact.text}"
+
+
+def start_options(facts: Iterable[AppliedFact]) -> tuple[StartOption, ...]:
+    """Return the options that facts need, each once; of limits, the lowest."""
+    options: dict[str, StartOption] = {}
+    for option in (fact.option for fact in facts if fact.option is not None):
+        other = options.setdefault(option.name, option)
+        options[option.name] = min(other, option, key=lambda limit: limit.argument[1])
+    return tuple(options.values())
 
 
 def _keyed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -228,7 +252,8 @@ class Engine(Struct, frozen=True, eq=False):
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
     for its newest release where no engine is named. `is_shown_whole`: `inspect` shows each of its releases.
     `shares_embedding`: it puts the target's embedding in the place of the drafter's own. `reads` gives the
-    keys that its classes get, of a config and of the same with its producer's nesting undone.
+    keys that its classes get, of a config and of the same with its producer's nesting undone. `helps`: when
+    the option of a fact, by its id, makes it run a checkpoint as trained; always, where the fact has none.
     """
 
     name: str
@@ -241,6 +266,7 @@ class Engine(Struct, frozen=True, eq=False):
     is_shown_whole: bool = False
     shares_embedding: bool = False
     reads: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda config, flat: config
+    helps: Mapping[str, Condition] = field(default_factory=dict)
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -315,7 +341,17 @@ class Engine(Struct, frozen=True, eq=False):
         ]
         holding = [fact for fact in holding if fact.is_final][:1] or holding
         words = self.words(case) if holding else {}
-        return tuple(AppliedFact(fact, fact.message.format(**words)) for fact in holding)
+        return tuple(
+            AppliedFact(fact, fact.message.format(**words), self._option(fact, case, words))
+            for fact in holding
+        )
+
+    def _option(self, fact: Fact, case: Case, words: Mapping[str, Any]) -> StartOption | None:
+        # the option with which the release runs the checkpoint as trained; None if there is none
+        if fact.option is None or not self.helps.get(fact.id, always)(case):
+            return None
+        option = replace(fact.option, value=fact.option.value.format(**words))
+        return option if option.argument[1] > 0 else None
 
     def verdict(
         self,
@@ -327,14 +363,18 @@ class Engine(Struct, frozen=True, eq=False):
         """Judge what `release` does with a stored checkpoint; `applied` are its facts, if known already."""
         all_facts = self.applied(view, release) if applied is None else applied
         facts = [entry for entry in all_facts if results.rules is None or entry.fact.rule in results.rules]
-        if faults := results.faults(facts):
-            return self._faulty(view, release, faults, facts, results)
-        doubts = [(fact.fact.rule, fact.text) for fact in facts]
+        lasting = [fact for fact in facts if fact.option is None]
+        if results.faults(lasting):
+            return self._faulty(view, release, results.faults(facts), facts, results)
+        options, doubts = start_options(facts), [(fact.fact.rule, fact.text) for fact in lasting]
         doubts += [(note.key, note.reason) for note in view.drafter.unsettled]
         if keys := _keyed([*doubts, *(("", gap) for gap in results.gaps)]):
-            return self._doubtful(view, release, keys, results)
-        reasons = self.runner_remarks(view, release)
-        return Verdict(self.name, release, ServedAs.AS_TRAINED, reasons, unread=results.unread)
+            return replace(self._doubtful(view, release, keys, results), options=options)
+        reasons, outcome = self.runner_remarks(view, release), ServedAs.AS_TRAINED
+        if options:
+            reasons, outcome = (*_without_options(facts), *reasons[1:]), ServedAs.STARTED_SO
+        rules = tuple(dict.fromkeys(fact.fact.rule for fact in facts))
+        return Verdict(self.name, release, outcome, reasons, rules, unread=results.unread, options=options)
 
     def _faulty(
         self,

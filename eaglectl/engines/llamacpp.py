@@ -14,6 +14,7 @@ from eaglectl.engines.view import (
     Case,
     Condition,
     View,
+    always,
     assumed_head_dim,
     captured_by_one,
     captures_last_boundary,
@@ -59,7 +60,7 @@ def _last_boundary(case: Case) -> bool:
 
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
-    "mla": lambda case: True,
+    "mla": always,
     "architecture": when(lambda view: view.architecture not in load("llama.cpp")["architectures"]),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.flat),
     "layers-misstated": when(

@@ -11,10 +11,11 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl import shell
-from eaglectl.drafter.drafter import Drafter, Feature, Target
+from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import (
     CapturedLayers,
+    StartOption,
     capture,
     judged_unversioned,
     unversioned,
@@ -266,8 +267,6 @@ def launch_commands(
 
 def _sglang_options(drafter: Drafter, revision: str | None) -> str:
     options: dict[str, str | None] = {"--speculative-draft-model-revision": revision}
-    if Feature.SLIDING_WINDOW in drafter.features():
-        options["--speculative-draft-window-size"] = str(drafter.carried.get("sliding_window"))
     if drafter.target.is_quantised and drafter.quantisation is None:
         # a --quantization for the target, which many commands have, would be the drafter's too
         options["--speculative-draft-model-quantization"] = "unquant"
@@ -314,13 +313,23 @@ def _served_target(text: str) -> tuple[str, str | None]:
 def as_served(
     commands: Mapping[str, str], verdicts: Sequence[Verdict], *, is_sound: bool = True
 ) -> Mapping[str, str]:
-    """Return the commands of engines whose newest judged release runs the drafter as trained.
+    """Return the commands, with options, of engines whose newest judged release runs the drafter as trained.
 
     Engines without a verdict are kept if the files have no error (`is_sound`), as their aux layers are an
     option of serving.
     """
-    is_served = {verdict.engine: verdict.outcome.is_served for verdict in verdicts}
-    return {engine: text for engine, text in commands.items() if is_served.get(engine, is_sound)}
+    newest = {verdict.engine: verdict for verdict in verdicts}
+    is_served = {engine: verdict.outcome.is_served for engine, verdict in newest.items()}
+    return {
+        engine: started(text, newest[engine].options if engine in newest else ())
+        for engine, text in commands.items()
+        if is_served.get(engine, is_sound)
+    }
+
+
+def started(command: str, options: Iterable[StartOption]) -> str:
+    """Return a command that starts an engine, with options that the checkpoint needs."""
+    return " ".join([command, *(shell.option(option.name, option.value) for option in options)])
 
 
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:

@@ -79,6 +79,16 @@ def _context_length(case: Case) -> float:
     return positions * (1 if original or kind == "llama3" else factor)
 
 
+def _window(view: View) -> int:
+    """Return the number of earlier tokens that every layer attends to; 0 if the layers differ, or for none.
+
+    SGLang counts them without the token itself (torch_native_backend.py 0.5.23:48, gemma3_causal.py:64-65).
+    """
+    size = view.drafter.carried.get("sliding_window")
+    windows = set(view.drafter.windows) if type(size) is int and size > 1 else set()
+    return windows.pop() - 1 if len(windows) == 1 and 0 not in windows else 0
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "yarn-factor": misread_factor(takes_zeros=True),
@@ -140,14 +150,14 @@ def _words(case: Case) -> Mapping[str, Any]:
     return {
         **common_words(case),
         **factor_words(case, takes_zeros=True),
-        "positions": f"{_context_length(case):.0f}",
+        "positions": int(_context_length(case)),
         "wanted": _registered_class(view),
         "stated_layers": view.config.get("num_hidden_layers"),
         "norm_output": str(norms.norm_output).lower(),
         "norm_output_read": str(case.flag("norm_output")).lower(),
         "fc_norm": str(norms.fc_norm).lower(),
         "fc_norm_read": str(case.flag("fc_norm")).lower(),
-        "window": view.drafter.carried.get("sliding_window"),
+        "window": _window(view),
         "read": captured_by_one(case).words,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "bias_key": _bias_key(view),
@@ -163,6 +173,8 @@ ENGINE = Engine(
     ("sglang",),
     is_default=True,
     shares_embedding=True,
+    # its MLA class does not read the option
+    helps={"sliding-window": when(lambda view: view.model_class != "mla")},
 )
 RELEASE = ENGINE.releases[-1]
 

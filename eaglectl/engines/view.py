@@ -379,6 +379,11 @@ class Case(Struct, frozen=True, dict=True):
 Condition = Callable[[Case], bool]
 
 
+def always(case: Case) -> bool:
+    """Return True: the condition holds for every checkpoint."""
+    return True
+
+
 def has(feature: Feature) -> Condition:
     """Return a condition that holds for drafters with a feature."""
     return lambda case: feature in case.view.features

@@ -23,7 +23,7 @@ class RefusedStart(RuntimeError):
 class Start(NamedTuple):
     """The start of an engine with an EAGLE-3 drafter: folders or Hub repositories, and their revisions.
 
-    `runner` is vLLM's model runner, "" if it is not known.
+    `runner` is vLLM's model runner, "" if it is not known. `arguments` have the options as attributes.
     """
 
     engine: str
@@ -32,6 +32,7 @@ class Start(NamedTuple):
     drafter_revision: str | None = None
     target_revision: str | None = None
     runner: str = ""
+    arguments: Any = None
 
 
 class Hook(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from eaglectl.api.inspect import inspect_files
 from eaglectl.api.options import InspectOptions
 from eaglectl.conversion.readings import draft_vocabulary
+from eaglectl.engines.behaviour import StartOption
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, known_release
 from eaglectl.errors import EaglectlError, RefusedError
@@ -65,7 +66,11 @@ def before(start: Start, *, is_refused: bool = False) -> None:
         return
     outline, verdict = inspection_outline(inspection), inspection.requested[0]
     lead = plain(outline.lead) + origin
-    if verdict.outcome.is_served:
+    if missing := [option.words for option in verdict.options if not _is_set(start.arguments, option)]:
+        causes = [*map(plain, outline.cause)][: MOST_LINES - 2]
+        advice = f"this start does not have {' '.join(missing)}"
+        _report(start, [lead, *causes, advice], is_finding=not is_refused)
+    elif verdict.outcome.is_served:
         log.info("eaglectl: %s", lead)
     elif verdict.outcome == ServedAs.UNKNOWN:
         advice = ANSWER if inspection.drafter.notes_at("question") else ""
@@ -74,6 +79,13 @@ def before(start: Start, *, is_refused: bool = False) -> None:
         following = [f"next:  {outline.next}"] if outline.next else []
         causes = [*map(plain, outline.cause)][: MOST_LINES - 1 - len(following)]
         _report(start, [lead, *causes, *following], is_finding=not is_refused)
+
+
+def _is_set(arguments: Any, option: StartOption) -> bool:
+    # whether the engine was started with the option, or with a value of it that does as well
+    name, needed = option.argument
+    value = getattr(arguments, name, None)
+    return value == needed or (option.is_limit and isinstance(value, int) and value < needed)
 
 
 def after(start: Start, resolved: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ def start_of(arguments: Any) -> Start | None:
         arguments.model_path,
         arguments.speculative_draft_model_revision,
         arguments.revision,
+        arguments=arguments,
     )
 
 

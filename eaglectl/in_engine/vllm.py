@@ -19,7 +19,7 @@ def start_of(config: Any) -> Start | None:
     # a property, absent in releases without a V2 runner
     runner = {None: "", False: "V1", True: "V2"}[getattr(config, "use_v2_model_runner", None)]
     model = config.model_config
-    return Start(ENGINE, speculative.model, model.model, speculative.revision, model.revision, runner)
+    return Start(ENGINE, speculative.model, model.model, speculative.revision, model.revision, runner, model)
 
 
 def start_of_arguments(arguments: Any) -> Start | None:

@@ -352,10 +352,13 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def releases_by_text(self) -> Mapping[tuple[str, str], Mapping[str, Sequence[str]]]:
-        """The releases that a fact applies to, by its message, for each engine and rule."""
+        """The releases that a fact applies to, by its message, for each engine and rule.
+
+        Facts that an option of the engine makes up for are left out.
+        """
         releases: dict[tuple[str, str], dict[str, list[str]]] = {}
         for (engine, release), facts in self.applied_facts.items():
-            for applied in facts:
+            for applied in (fact for fact in facts if fact.option is None):
                 texts = releases.setdefault((engine, applied.fact.rule), {})
                 texts.setdefault(applied.text, []).append(release)
         return releases
@@ -465,7 +468,7 @@ def judge_drafter(
         before = len(findings)
         try:
             matches = _bounded(rule.check(subject))
-            findings.extend(Finding(rule, policy.severity(rule), match) for match in matches)
+            findings.extend(Finding(rule, policy.severity(rule, match), match) for match in matches)
             passed += [rule] if len(findings) == before else []
         except UnreadableError as error:  # CannotLook among them
             unchecked.append(_unchecked(rule, error, policy))

@@ -61,7 +61,7 @@ class Match(Struct, frozen=True):
 
     `fix` replaces the rule's own fix as text, `repair` as text with commands. `engines` are the releases
     concerned, like "vllm==0.32.0". `options` are the options in the message that settle it; `why` is the
-    message without them.
+    message without them. `severity` replaces the rule's, unless the policy states one for the rule.
     """
 
     message: str
@@ -72,6 +72,7 @@ class Match(Struct, frozen=True):
     options: tuple[str, ...] = ()
     why: str = ""
     key: str = ""
+    severity: Severity | None = None
 
 
 # takes the Subject; its module imports this one
@@ -256,6 +257,13 @@ class AllowTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"
         Patterns,
         Meta(description="Quantisation methods; EGL806 reports others, with an empty list every method."),
     ] = None
+    start_options: Annotated[
+        Patterns,
+        Meta(
+            description="Options of engines, like --max-model-len, that a drafter may need to run as trained;"
+            " the rules of engines report others as errors."
+        ),
+    ] = None
     base_models: Annotated[Patterns, Meta(description="Base models in the card; EGL908 reports others.")] = (
         None
     )
@@ -329,10 +337,11 @@ class Policy(PolicyTable, frozen=True):
         is_here = bool(target) and os.path.lexists(self.folder / target)
         return os.path.relpath(self.folder / target) if is_here else target
 
-    def severity(self, rule: Rule) -> Severity:
-        """Return the severity of a rule's findings."""
-        level = self.severities.get(rule.id, rule.severity)
-        return rule.severity if level == "off" else level
+    def severity(self, rule: Rule, match: Match | None = None) -> Severity:
+        """Return the severity of a rule's findings, or of one."""
+        severity = (match and match.severity) or rule.severity
+        level = self.severities.get(rule.id, severity)
+        return severity if level == "off" else level
 
     def refusal(self, key: str, value: str, spelled: Callable[[str], str] = str) -> str:
         """Return why a key of [allow] refuses a value, else "". `spelled` writes patterns as values are."""

@@ -24,7 +24,8 @@ from eaglectl.conversion.writing import (
     upgrade_lines,
 )
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
+from eaglectl.engines.behaviour import StartOption
+from eaglectl.engines.registry import ENGINES, launch_commands, llama_server, started
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, read_small_file, sha256
@@ -75,7 +76,8 @@ ROWS = {
 class CardFacts(Struct, frozen=True):
     """The contents of a card.
 
-    `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
+    `served`: engine -> the releases that serve the drafter as it was trained, in words. `options` are those
+    that the newest of these needs, by engine. `record` is
     eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are the user's.
     `target_gap` states what was not compared with a target; "" if all was.
     """
@@ -90,6 +92,7 @@ class CardFacts(Struct, frozen=True):
     licence: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     target_gap: str = ""
+    options: Mapping[str, tuple[StartOption, ...]] = field(default_factory=dict)
 
     @property
     def base_model(self) -> str | None:
@@ -322,7 +325,7 @@ def _serving(facts: CardFacts) -> list[str]:
             f"{ENGINES[engine].title} {releases}:",
             "",
             "```bash",
-            *commands[engine].split("\n"),
+            *started(commands[engine], facts.options.get(engine, ())).split("\n"),
             "```",
             "",
         ]

@@ -459,7 +459,10 @@ PARTS: Parts = {
     Rule: ("rule=id", "name"),
     Match: ("message", "where", "engines"),
     Finding: ("*rule", "severity", "*match", "fix", ("url", lambda finding: rule_url(finding.rule))),
-    Verdict: ("engine", "release", "verdict=outcome.check", "rules", "reasons", "unread"),
+    Verdict: (
+        *("engine", "release", "verdict=outcome.check", "rules", "reasons", "unread"),
+        "options=start_options",
+    ),
     Unchecked: ("*rule", "reason", "is_required"),
     Suppressed: ("*finding", "reason=by.reason", "until=by.until"),
     Suppression: ("rule", "where", "reason", "until"),

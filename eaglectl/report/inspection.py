@@ -179,7 +179,7 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     if inspection.requested:
         return []
     others = [verdict for verdict in _latest(inspection).values() if verdict not in _judged(inspection)]
-    outcomes = [(verdict.outcome, engine_names([verdict])) for verdict in others]
+    outcomes = [(verdict.outcome.words(verdict.start_options), engine_names([verdict])) for verdict in others]
     engines, on_other_layers = _runner_labels(), _on_other_layers(inspection)
     unread = [
         (
@@ -394,7 +394,7 @@ DRAFTER: Parts = {
     Rope: ("theta", "scaling", "is_interleaved"),
     Target: ("name", "model_type", "depth", "hidden", "vocab"),
     Note: ("level", "about", "text"),
-    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread"),
+    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread", "options=start_options"),
 }
 
 

@@ -31,6 +31,7 @@ PLACEHOLDERS = {
 # what engine releases do, in words; for several releases "runs" becomes "run"
 ANSWERS = {
     ServedAs.AS_TRAINED: "{} runs it as trained",
+    ServedAs.STARTED_SO: "{} runs it as trained, started with {}",
     ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
     ServedAs.DIFFERS: "{} runs it differently than it was trained",
     ServedAs.FAILS: "{} does not start with it",
@@ -38,6 +39,7 @@ ANSWERS = {
 }
 OUTCOME_TONES: Mapping[ServedAs, Tone] = {
     ServedAs.AS_TRAINED: "good",
+    ServedAs.STARTED_SO: "good",
     ServedAs.AS_PUBLISHED: "good",
     ServedAs.DIFFERS: "bad",
     ServedAs.FAILS: "bad",
@@ -57,12 +59,20 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None) -> t
     """
     parts: list[str | Words] = []
     groups = grouped(
-        ((verdict.outcome, verdict.unread, verdict.reading and verdict.reading.boundaries), verdict)
+        (
+            (
+                verdict.outcome,
+                " ".join(verdict.start_options),
+                verdict.unread,
+                verdict.reading and verdict.reading.boundaries,
+            ),
+            verdict,
+        )
         for verdict in verdicts
     )
-    for (outcome, unread, boundaries), group in groups.items():
+    for (outcome, options, unread, boundaries), group in groups.items():
         names = engine_names(group)
-        text = ANSWERS[outcome].format(names)
+        text = ANSWERS[outcome].format(names, options)
         if boundaries:
             read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained or ()))
             text = f"{names} reads target layers {read}; trained on {were or 'others'}"
@@ -102,8 +112,7 @@ def release_table(verdicts: Iterable[Verdict]) -> Table:
             Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
         )
         for group in grouped(
-            ((verdict.engine, verdict.outcome, remarks(verdict)), verdict)
-            for verdict in reversed([*verdicts])
+            ((verdict.engine, verdict.words, remarks(verdict)), verdict) for verdict in reversed([*verdicts])
         ).values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)

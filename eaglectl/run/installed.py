@@ -414,6 +414,7 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "trust_remote_code": job.trust_remote_code,
         "tensor_parallel_size": job.tensor_parallel_size,
         "engine_arguments": dict(job.engine_arguments),
+        "start_options": dict(job.start_options),
         "has_plain": job.compares_plain,
         "is_mla": job.drafter.dims.attention == "MLA",
         "is_mla_target": "kv_lora_rank" in read_target_config(job.target),

@@ -45,9 +45,9 @@ class EngineJob(Struct, frozen=True):
     `k` is the number of draft tokens in a round (num_speculative_tokens), `max_tokens` the number of new
     tokens for each prompt. With `ignores_eos`, decoding continues past the end of a sequence. `timeout` is in
     seconds. `trust_remote_code` lets the target's own code run. `engine_arguments` are the user's arguments
-    for the engine, by name. `draft_tokens` has the target token of each draft token by the checkpoint, if it
-    was read; `marked_tokens` are those of a t2d that contradicts d2t. With `compares_plain`, the engine
-    decodes the prompts without the drafter too.
+    for the engine, by name; `start_options` are those that it needs for this drafter. `draft_tokens` has the
+    target token of each draft token by the checkpoint, if it was read; `marked_tokens` are those of a t2d
+    that contradicts d2t. With `compares_plain`, the engine decodes the prompts without the drafter too.
     """
 
     folder: Path
@@ -68,6 +68,7 @@ class EngineJob(Struct, frozen=True):
     draft_tokens: tuple[int, ...] | None = None
     marked_tokens: tuple[int, ...] = ()
     compares_plain: bool = True
+    start_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def needs_tokenizer(self) -> bool:

@@ -75,7 +75,7 @@ class Bad:
 
     `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
     eaglectl.json, `beside` the name of other weights in its folder. The target's tokenizer has `tokens` ids;
-    with 0 it has no tokenizer.
+    with 0 it has no tokenizer. With `option` on its command line, the engine runs it as trained.
     """
 
     rule: str
@@ -91,6 +91,7 @@ class Bad:
     record: Mapping[str, Any] | None = None
     beside: str = ""
     tokens: int = 0
+    option: str = ""
 
 
 def build(bad: Bad, parent: Path) -> Path:

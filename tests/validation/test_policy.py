@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,27 @@ def test_every_key_is_described_and_in_the_example() -> None:
         assert set(example[key]) == set(tables[table]["properties"])
     keys = [key for table in tables.values() for key in table["properties"].values()]
     assert all(key["description"] for key in keys if "$ref" not in str(key))
+
+
+SLIDING = {"layer_types": ["sliding_attention"], "sliding_window": 512}
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [
+        ({}, "pass"),
+        ({"allow": {"start-options": ["--speculative-*"]}}, "pass"),
+        ({"allow": {"start-options": []}}, "fail"),
+        ({"allow": {"start-options": ["--context-length"]}}, "fail"),
+        ({"severities": {"sglang-sliding-window": "error"}}, "fail"),
+    ],
+)
+def test_a_policy_can_forbid_options_that_an_engine_needs(
+    policy: Mapping[str, Any], verdict: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, config=SLIDING)
+    report = eaglectl.validate(folder, engines=["sglang"], policy=parse_policy(policy, "p"))
+    (finding,) = (finding for finding in report.findings if finding.rule.id == "EGL1116")
+    assert report.verdict == verdict and finding.severity == ("note" if verdict == "pass" else "error")
+    assert report.releases[0].outcome == "as trained, started so"
+    assert "--speculative-draft-window-size 511" in finding.match.message

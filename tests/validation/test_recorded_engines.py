@@ -70,7 +70,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("engine", "name"), _of_each(RECORDED, RECORDED))
 def test_validate_agrees_with_the_engine(engine: str, name: str, targets: Path, tmp_path: Path) -> None:
     release, justified = VLLM if engine == V2 else engine, JUSTIFIED[engine]
-    found = disagreement(RECORDED[engine][name], report(CASES[engine][name], release, targets, tmp_path))
+    case = CASES[engine][name]
+    found = disagreement(RECORDED[engine][name], report(case, release, targets, tmp_path), case.options)
     assert bool(found) == (name in justified), found or f"no disagreement any more: {justified[name]}"
 
 

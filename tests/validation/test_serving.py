@@ -98,6 +98,11 @@ QUERY_NORMS = {f"layers.0.self_attn.{part}_norm.weight": floats(part, HEAD_DIM) 
 FOUR = {"fc.weight": floats("fc", HIDDEN, 4 * HIDDEN)}
 FOUR_NESTED = {**only_nested(1, 3, 4, 5), "num_aux_hidden_states": 4}
 FOUR_IDS = {IDS: [1, 3, 4, 5], "eagle_config": {IDS: [0, 2, 3, 4]}}
+ONE_OF_TWO = {
+    "num_hidden_layers": 2,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "sliding_window": 512,
+}
 SECOND, THEIRS = second_layer("hidden_norm"), second_layer("input_layernorm")
 HEADED = {"draft_vocab_size": None}
 HEADED_TENSORS = {"d2t": None, "lm_head.weight": floats("lm_head", VOCAB, HIDDEN)}
@@ -262,7 +267,14 @@ BAD = (
     Bad("vllm-embedding-zeros", "vllm==0.32.0", SIXTY, SIXTY_ROWS, "zeros", target={}, tokens=61),
     Bad("vllm-embedding-replaced", "vllm==0.11.0", NO_IDS, is_blind=True),
     Bad("vllm-mla-rope-base", "vllm==0.18.1", PLAIN, base="vllm/mla"),
-    Bad("vllm-positions", "vllm==0.26.0", says="2048 pos", target=LONGER, where="max_position_embeddings"),
+    Bad(
+        "vllm-positions",
+        "vllm==0.26.0",
+        says="2048 pos",
+        target=LONGER,
+        where="max_position_embeddings",
+        option="--max-model-len 2048",
+    ),
     Bad("vllm-head-of-multimodal", "vllm==0.25.1", {"draft_vocab_size": VOCAB}, NO_HEAD, target=QWEN3_VL),
     Bad("vllm-target-lacks", "vllm==0.33.0", says="Step3p5ForCausalLM targets: stops", target=of("step3p5")),
     Bad("vllm-target-lacks", "vllm==0.25.1", says="for GraniteMoeHybridForCausalLM targets", target=GRANITE),
@@ -317,7 +329,10 @@ BAD = (
     sglang("norm-output", NESTED_OUTPUT, FC_NORM, "trained with true"),
     sglang("fc-norm", {"fc_norm": ABSENT, **nested(fc_norm=True)}, FC_NORM, "fc_norm as false"),
     sglang("norm-before-fc", {"norm_before_fc": ABSENT}, INPUT_NORM),
-    sglang("sliding-window", SLIDING, says="window-size 512"),
+    sglang("sliding-window", SLIDING, option="--speculative-draft-window-size 511"),
+    sglang("sliding-window", ONE_OF_TWO, SECOND, "attends to everything"),
+    sglang("sliding-window", {**SLIDING, "sliding_window": 1}, says="attends to everything"),
+    sglang("sliding-window", SLIDING, says="attends to everything", base="vllm/mla"),
     sglang("partial-rotary", HALF_ROTATED, answers={"rope": "stored"}),
     sglang("aux-layers", {IDS: [1, 4, 6], "eagle_config": ABSENT}, says="other layers"),
     sglang("aux-unknown", {"eagle_config": {IDS: [2, 4, 5]}}, is_blind=True),
@@ -345,12 +360,25 @@ BAD = (
     sglang("mlp-bias", {"mlp_bias": True}, MLP_BIASES),
     sglang("last-boundary", LAST_LAYER, says="(boundary 8)", target={}),
     sglang("ids-empty", {IDS: [2, 4, 5], "eagle_config": {IDS: []}}, says="stops", target={}),
-    sglang("positions", {"max_position_embeddings": 1024}, says="--context-length 1024", target={}),
-    sglang("positions", {"max_position_embeddings": ABSENT}, says="has 2048 positions", target=LONGER),
-    sglang("positions", scaled("yarn"), says="has 2048 positions", target=LONGER),
-    sglang("positions", scaled("linear", None), says="has 8192 positions", target=LONGER),
     *(
-        Bad("vllm-positions", f"vllm=={release}", changes, says=f"{length} pos", target=LONGER, where=where)
+        sglang("positions", changes, says=words, target=target, option=f"--context-length {length}")
+        for changes, words, target, length in (
+            ({"max_position_embeddings": 1024}, "has 1024 positions", {}, 1024),
+            ({"max_position_embeddings": ABSENT}, "has 2048 positions", LONGER, 2048),
+            (scaled("yarn"), "has 2048 positions", LONGER, 2048),
+            (scaled("linear", None), "has 8192 positions", LONGER, 8192),
+        )
+    ),
+    *(
+        Bad(
+            "vllm-positions",
+            f"vllm=={release}",
+            changes,
+            says=f"{length} pos",
+            target=LONGER,
+            where=where,
+            option=f"--max-model-len {length}",
+        )
         for release, changes, length, where in (
             ("0.26.0", {"max_position_embeddings": ABSENT}, 2048, ""),
             ("0.26.0", scaled("yarn", 16384), 65536, "max_position_embeddings"),
@@ -364,7 +392,14 @@ BAD = (
         )
     ),
     *(
-        Bad("vllm-drafting-stops", f"vllm=={release}", changes, says=f"{length} pos", target=target)
+        Bad(
+            "vllm-drafting-stops",
+            f"vllm=={release}",
+            changes,
+            says=f"{length} pos",
+            target=target,
+            option=f"--max-model-len {length}",
+        )
         for release, changes, length, target in (
             ("0.21.0", scaled("dynamic", None), 8192, LONGER),
             ("0.24.0", {}, 2048, LONGER_MOE),
@@ -381,13 +416,14 @@ BAD = (
         MASK,
         says="at the drafter's 2048 positions (V1 runner)",
         target=LONGER,
+        option="--max-model-len 2048",
     ),
     Bad(
         "vllm-drafting-stops-by-runner",
         "vllm==0.27.0",
         says="decides which runner",
         target={**of("gemma4_text"), "max_position_embeddings": 131072},
-        is_blind=True,
+        option="--max-model-len 2048",
     ),
     *(
         Bad(f"{engine}-yarn-factor", f"{engine}=={release}", scaled("yarn", **keys), says=words)
@@ -450,14 +486,17 @@ BAD = (
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.rule} {bad.engine}")
 def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path) -> None:
     report = judged(bad, tmp_path, select=["EGL10", "EGL11", "EGL12"])
-    verdict = "could-not-look" if bad.is_blind else "fail"
+    passing = "pass" if bad.option else "fail"
+    verdict = "could-not-look" if bad.is_blind else passing
     assert {report.verdict, *(one.outcome.check for one in report.releases)} == {verdict}
     if bad.is_blind:
         ((name, reason),) = [(one.rule.name, one.reason) for one in report.unchecked]
         assert report.findings == () and name == bad.rule and bad.says in reason
         return
     (found,) = report.findings
-    assert (found.rule.name, found.severity) == (bad.rule, "error") and bad.says in found.match.message
+    severity = "note" if bad.option else "error"
+    assert (found.rule.name, found.severity) == (bad.rule, severity) and bad.says in found.match.message
+    assert {" ".join(one.start_options) for one in report.releases} == {bad.option}
     place = f"config.json:{bad.where}" if bad.where else bad.where
     assert place is None or found.match.where == place
     assert report.releases[0].rules == (found.rule.id,)
@@ -726,20 +765,17 @@ def test_positions_are_written_where_they_only_size_the_table(tmp_path: Path) ->
         bad = Bad("vllm-drafting-stops", "vllm==0.28.0", scaling, target=LONGER_MOE)
         (tmp_path / name).mkdir()
         report = judged(bad, tmp_path / name)
-        (change,) = report.smallest_changes
-        is_written = change.endswith("write max_position_embeddings: 131072 into config.json")
-        assert is_written == (name == "plain") and "eaglectl convert" not in change, change
-        assert is_written or "--max-model-len" in change
+        assert report.smallest_changes == () and report.releases[0].outcome == "as trained, started so"
         bad = replace(bad, config={**scaling, "max_position_embeddings": 131072})
         (written := tmp_path / f"{name}-written").mkdir()
         outcome = judged(bad, written).releases[0].outcome
-        assert outcome == ("as trained" if is_written else "differs")
+        assert outcome == ("as trained" if name == "plain" else "as trained, started so")
 
 
 def test_a_runner_that_is_known_decides_what_short_positions_do(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**TARGET, **LONGER}))
-    for runner, outcome in (("", "as trained"), ("V2", "as trained"), ("V1", "differs")):
+    for runner, outcome in (("", "as trained"), ("V2", "as trained"), ("V1", "as trained, started so")):
         request = EngineRequest("vllm", ("0.32.0",), runner=runner)
         options = eaglectl.ValidateOptions(target=str(tmp_path / "config.json"), engines=(request,))
         (verdict,) = eaglectl.validate(str(folder), options).releases

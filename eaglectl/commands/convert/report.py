@@ -150,7 +150,9 @@ def _serving(conversion: Conversion) -> Iterator[Section]:
     )
     reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
-    others = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
+    others = also_line(
+        (row.verdict.outcome.words(row.verdict.start_options), engine_names([row.verdict])) for row in rest
+    )
     blocks: list[Block] = [Lines(others), Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
     yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
 

@@ -35,6 +35,7 @@ from eaglectl.engines.registry import (
     default_requests,
     installed_release,
     output_commands,
+    started,
 )
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import hub_name, on_disk, open_folder
@@ -270,7 +271,8 @@ class _Work(Struct, frozen=True):
                 reasons=tuple(files.report.run.differences),
                 keys=(release_name(verdict),),
             )
-        return EngineReadiness(verdict.engine, verdict.release, files, None, commands[verdict.engine])
+        start = started(commands[verdict.engine], verdict.options)
+        return EngineReadiness(verdict.engine, verdict.release, files, None, start)
 
     def server(self, url: str) -> EngineReadiness:
         # a running server's measurement; it stands in the place of an engine's release
@@ -361,12 +363,12 @@ class _Work(Struct, frozen=True):
         if (verdict := verdicts.get((state.engine, state.release))) is None:
             return state
         files, is_served = _served(verdict), verdict.outcome.is_served
+        tokens = self.options.k
+        commands = output_commands(inspected.drafter, shown_path, self.target.text, tokens=tokens)
         return replace(
             state,
             converted=self._measured(str(place), verdict) if is_served else files,
-            command=output_commands(inspected.drafter, shown_path, self.target.text, tokens=self.options.k)[
-                state.engine
-            ],
+            command=started(commands[state.engine], verdict.options),
         )
 
     def judged(self, result: Readiness) -> Readiness:
@@ -526,7 +528,8 @@ class _Work(Struct, frozen=True):
 
 
 def _served(verdict: Verdict) -> ServedFiles:
-    return ServedFiles(verdict.outcome, verdict.reasons, keys=tuple(key for key, _ in verdict.keyed_reasons))
+    keys = tuple(key for key, _ in verdict.keyed_reasons)
+    return ServedFiles(verdict.outcome, verdict.reasons, keys=keys, options=verdict.start_options)
 
 
 def _without_serving(result: Readiness) -> Readiness:
@@ -679,7 +682,7 @@ def _engines(result: Readiness) -> Section:
 def _cells(files: ServedFiles | None, suffix: str) -> tuple[Words, str]:
     if files is None:
         return Words("-"), "-"
-    outcome, length = Words(files.outcome, OUTCOME_TONES[files.outcome]), "-"
+    outcome, length = Words(files.outcome.words(files.options), OUTCOME_TONES[files.outcome]), "-"
     if (report := files.report) is not None:
         # the verdict is on the runner that the release takes for the target, which may be another
         runner = f" ({report.run.runner.split()[0]} runner)" if report.run.runner else ""
@@ -754,6 +757,7 @@ PARTS: Parts = {
     ServedFiles: (
         "outcome",
         "reasons",
+        "options",
         "acceptance=report",
         "gap",
         # as what the reference ran them

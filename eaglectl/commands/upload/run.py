@@ -312,6 +312,7 @@ def _card_facts(
         checkpoint.nbytes,
         {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in served.items()},
         checkpoint.earlier or {},
+        options={verdict.engine: verdict.options for verdict in verdicts if verdict.outcome.is_served},
     )
     return with_answers(facts, _card_text(frozen.hashed.values()), options.card)
 
@@ -565,5 +566,5 @@ PARTS: Parts = {
         ("mismatches", lambda done: _named(done.mismatches, "how")),
         ("download", lambda done: done.download if done.oid else None),
     ),
-    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread"),
+    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread", "options=start_options"),
 }

@@ -21,7 +21,8 @@ from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
-from eaglectl.engines.registry import launch_commands
+from eaglectl.engines.engine import start_options
+from eaglectl.engines.registry import ENGINES, launch_commands, started
 from eaglectl.errors import EaglectlError, UnreadableError, check
 from eaglectl.files.budgets import (
     LARGEST_TEXT,
@@ -381,7 +382,7 @@ def card_speculation(subject: Subject) -> Iterator[Match]:
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
     if _has(subject, CARD, "EGL909"):
-        for faults, corrected in _launch_faults(_text(subject, CARD), subject.drafter):
+        for faults, corrected in _launch_faults(_text(subject, CARD), subject):
             yield Match(f"a command of {CARD}: {faults}", CARD, f"write `{corrected}`.")
 
 
@@ -506,10 +507,11 @@ OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 QUOTING = re.compile(r"\\.|['\"]")
 
 
-def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
+def _launch_faults(card: str, subject: Subject) -> Iterator[tuple[str, str]]:
     # Yield (faults, corrected command) for each launch command of the card that has faults. The corrected one
     # keeps the command's target, drafter and number of draft tokens; without a number it has 3, the default
     # of `launch_commands`.
+    drafter = subject.drafter
     for number, words in enumerate(_commands(card)):
         if number == MAX_COMMANDS:
             raise CannotLook(f"{CARD} has more than {MAX_COMMANDS} commands; the others were not checked")
@@ -529,7 +531,9 @@ def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
             served = next((word for before, word in pairwise(words) if before == "serve"), None)
             target = served or options.get("model-path") or options.get("model") or None
             count = tokens if isinstance(tokens, int) and tokens > 0 else 3
-            yield faults, launch_commands(drafter, str(path or "DRAFTER"), count, target_text=target)[engine]
+            commands = launch_commands(drafter, str(path or "DRAFTER"), count, target_text=target)
+            facts = ENGINES[engine].applied(subject.view(engine), ENGINES[engine].releases[-1])
+            yield faults, started(commands[engine], start_options(facts))
 
 
 def _commands(card: str) -> Iterator[Sequence[str]]:

@@ -86,6 +86,7 @@ def _check(engine: Engine, fact: Fact) -> Check:
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
             raise CannotLook(f"no release of {engine.title} is requested; pass --engine {engine.name}")
+        yield from _mended(engine, fact, subject)
         if not (releases := subject.releases_by_text.get((engine.name, fact.rule))):
             return
         message = "; ".join(
@@ -95,16 +96,42 @@ def _check(engine: Engine, fact: Fact) -> Check:
             raise CannotLook(message)
         view = subject.view(engine.name)
         written = edits(fact, view)
-        keys = (ABOUT.get(fact.id, ""), *(() if isinstance(fact.remedy, str) else fact.remedy))
         concerned = {release for named in releases.values() for release in named}
         yield Match(
             message,
-            next((f"config.json:{key}" for key in keys if key in view.config), ""),
+            _place(fact, view),
             f"write {spelled(written)} into config.json." if written else _other_fix(fact, subject),
             tuple(f"{engine.name}=={release}" for release in engine.releases if release in concerned),
         )
 
     return check
+
+
+def _place(fact: Fact, view: View) -> str:
+    keys = (ABOUT.get(fact.id, ""), *(() if isinstance(fact.remedy, str) else fact.remedy))
+    return next((f"config.json:{key}" for key in keys if key in view.config), "")
+
+
+def _mended(engine: Engine, fact: Fact, subject: Subject) -> Iterator[Match]:
+    # the releases that run the checkpoint as trained with an option: notes, unless the policy refuses it
+    options = [
+        (applied.text, applied.option, release)
+        for (name, release), facts in subject.applied_facts.items()
+        for applied in facts
+        if name == engine.name and applied.fact.id == fact.id and applied.option is not None
+    ]
+    for text, option in dict.fromkeys((text, option) for text, option, _ in options):
+        releases = [release for *need, release in options if need == [text, option]]
+        refusal = subject.policy.refusal("start-options", option.name)
+        why = f", and the policy refuses it: {option.name} {refusal}" if refusal else ""
+        yield Match(
+            f"{engine.title} {ranges(releases, engine.releases)} {text}, unless it is started with"
+            f" {option.words}{why}",
+            _place(fact, subject.view(engine.name)),
+            fact.fix if refusal else f"start it with {option.words}; else {fact.fix}",
+            tuple(f"{engine.name}=={release}" for release in releases),
+            severity=None if refusal else "note",
+        )
 
 
 def _other_fix(fact: Fact, subject: Subject) -> str:

@@ -1,8 +1,9 @@
 """All cases: a good drafter and an edit of it, by name. Those that are listed, and those that are drawn."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from tests.engine.agreement.bases import BASES, Files, drafter
 from tests.engine.agreement.drawn import drawn
@@ -12,13 +13,14 @@ from tests.engine.agreement.listed import LISTED
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A changed drafter, the kind of its target, and whether it is loaded only."""
+    """A changed drafter, the kind of its target, whether it is loaded only, and the engine's options."""
 
     base: str
     make: Callable[[], Files]
     edit: Edit
     kind: str = "llama"
     is_loaded_only: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> Files:
         """Its files."""

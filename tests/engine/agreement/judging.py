@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import eaglectl
 from eaglectl.engines.behaviour import Fact
@@ -35,6 +36,7 @@ V2 = (
 # what validate may say of a release where inspect says this
 AGREEING = {
     "as trained": ("pass",),
+    "as trained, started so": ("pass",),
     "differs": ("fail",),
     "fails": ("fail",),
     "unknown": ("fail", "could-not-look"),
@@ -137,10 +139,15 @@ def unshown(fact: Fact, found: Report, record: Record) -> str:
     )
 
 
-def disagreement(record: Record, found: Report) -> str:
-    """How validate disagrees with an engine that served the drafter as trained, or was seen not to."""
+def disagreement(record: Record, found: Report, options: Mapping[str, Any]) -> str:
+    """How validate disagrees with an engine that served the drafter as trained, or was seen not to.
+
+    The engine was started with these options.
+    """
     errors = [f"{one.rule.id} {one.match.message}" for one in found.findings if one.severity == "error"]
+    needed = {option.argument for one in found.releases for option in one.options}
     is_passed = found.verdict == "pass" or any(one.outcome.check == "pass" for one in found.releases)
+    is_passed = is_passed and needed <= options.items()
     words = f"{record.verdict} {record.reason}"
     if record.is_wrong and is_passed:
         return f"false pass: the engine: {words}"

@@ -57,6 +57,13 @@ def four_states() -> Edit:
     return both(fc_for(4), noise("fc_norm.3.weight", HIDDEN))
 
 
+WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
+# on llama31, with options of SGLang's command line
+STARTED: dict[str, tuple[Edit, dict[str, int]]] = {
+    "sliding window, started with it": (WINDOW, {"speculative_draft_window_size": 7}),
+    "sliding window, started with one more": (WINDOW, {"speculative_draft_window_size": 8}),
+    "100 positions, started with them": (config(max_position_embeddings=100), {"context_length": 100}),
+}
 # on llama31: fc_norm, norm_output, boundaries 1, 4, 6, a reduced vocabulary
 SGLANG_31: dict[str, Edit] = {
     **absent("architectures", "draft_vocab_size", "head_dim"),
@@ -115,7 +122,7 @@ SGLANG_31: dict[str, Edit] = {
         inside(NESTED, norm_before_fc=False),
         noise("input_norm.weight", 3 * HIDDEN),
     ),
-    "sliding window": config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True),
+    "sliding window": WINDOW,
     "target_hidden_size null": config(target_hidden_size=None),
     "rope_theta alone": config(rope_theta=12345.0, rope_scaling=ABSENT),
     "rope_parameters alone": rope(12345.0),
@@ -173,6 +180,10 @@ def _own() -> dict[str, Case]:
     found = {
         f"llama31/sglang: {name}": Case("llama31", partial(drafter, "llama31"), edit)
         for name, edit in SGLANG_31.items()
+    }
+    found |= {
+        f"llama31/sglang: {name}": Case("llama31", partial(drafter, "llama31"), edit, options=options)
+        for name, (edit, options) in STARTED.items()
     }
     found |= {
         f"qwen3-target/{name}": Case("qwen3-target", partial(drafter_for, "qwen3", "llama31"), edit, "qwen3")

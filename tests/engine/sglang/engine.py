@@ -2,8 +2,9 @@
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
@@ -31,9 +32,15 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def start(target: Path, drafter: Path | None = None, k: int = 3, dtype: str = "float32") -> Any:
+def start(
+    target: Path,
+    drafter: Path | None = None,
+    k: int = 3,
+    dtype: str = "float32",
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """A scheduler with its target worker, and with its draft worker where a drafter is given."""
-    options = OPTIONS | {"model_path": str(target), "dtype": dtype}
+    options = OPTIONS | {"model_path": str(target), "dtype": dtype} | more
     if drafter is not None:
         options |= {
             "speculative_algorithm": "EAGLE3",

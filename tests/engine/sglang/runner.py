@@ -35,9 +35,8 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
     stage = "at load"
     captured: list[int] = []
     try:
-        running = engine.start(
-            root / "targets" / case.kind, folder, K, "bfloat16" if case.is_loaded_only else "float32"
-        )
+        dtype = "bfloat16" if case.is_loaded_only else "float32"
+        running = engine.start(root / "targets" / case.kind, folder, K, dtype, case.options)
         stage, captured = "at a request", spy.captured(running)
         drafts = None
         if not case.is_loaded_only:
