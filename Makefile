@@ -164,7 +164,7 @@ fuzz: $(FUZZ_VENV)/.ready
 # two at a time, the longest first; a part makes its environment itself, or make would take the others before it. The
 # same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; some cases of each slow test and of each
 # that starts an engine, and a share of the kills: `make test-slow`, `make test-engine`, `make test-sglang` have all
-ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest
+ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest docs-site
 
 ci-engine:
 	EAGLECTL_CASES=1 $(MAKE) test-engine
@@ -213,7 +213,7 @@ mutants: $(VENV)/.ready $(MUTANTS_VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make.py
 
-# the pages of docs/ as a site in site/; not part of .ci/run
+# the pages of docs/ as a site in site/
 $(SITE_VENV)/.ready: requirements/docs.txt
 	$(PYTHON) -m venv $(SITE_VENV)
 	$(SITE_BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --requirement requirements/docs.txt

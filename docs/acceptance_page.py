@@ -1,4 +1,4 @@
-"""docs/reference/acceptance.md: lengths that others published, from eaglectl/run/published.json."""
+"""benchmarks/evidence/acceptance.md: lengths that others published, from eaglectl/run/published.json."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from eaglectl.run.results import published_lengths
 
 from tables import table  # isort: skip
 
-PAGE = Path(__file__).with_name("reference") / "acceptance.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/acceptance.md"
 # sets of a table that has a column for each
 MOST_COLUMNS = 10
 HEAD = """# What acceptance others reach
@@ -22,7 +22,7 @@ a chain of 3. A length below 1.05 means that the drafter does not work. "1.39x" 
 tokens over decoding without a drafter.
 
 If authors measured their file as it is stored in an engine, that engine runs the file "as published"
-([which files](published.md)).
+([which files](../../docs/reference/published.md)).
 """
 COMPARE = """## A run like theirs
 

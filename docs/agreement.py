@@ -1,4 +1,4 @@
-"""docs/reference/agreement.md from recorded runs: how often validate says what an engine did."""
+"""benchmarks/evidence/agreement.md from recorded runs: how often validate says what an engine did."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from tests.engine.llamacpp import judging as llamacpp_judging
 from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
 
-PAGE = Path(__file__).with_name("reference") / "agreement.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/agreement.md"
 HEAD = """# Agreement with engines
 
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk

@@ -35,7 +35,7 @@ Written by `make docs`: `inspect` and `convert --dry-run` of every configuration
 A trainer's code may leave open how a file was trained, and eaglectl then asks. It does not ask if the authors
 measured the file as it is stored in an engine and published the figure: that engine runs the file **as
 published**. The list is `drafters` in `eaglectl/run/published.json`; every figure has its source in
-[what others reach](acceptance.md).
+[what others reach](../../benchmarks/evidence/acceptance.md).
 
 * A drafter is identified by the name of its repository, if its config contains all published values; a folder
   without a name by the digest of the whole config, if that is public (for none so far: a trainer's recipe is

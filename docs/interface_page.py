@@ -1,4 +1,4 @@
-"""docs/reference/interface.md: what eaglectl takes from engines, and the releases that have it."""
+"""benchmarks/evidence/interface.md: what eaglectl takes from engines, and the releases that have it."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -9,7 +9,7 @@ from tables import table
 
 from eaglectl.engines.data import read
 
-PAGE = Path(__file__).with_name("reference") / "interface.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/interface.md"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 KINDS = {
     "import": "Imports",
@@ -30,8 +30,8 @@ process uses from the engine, with the releases that have it, from a scan of the
 seen; the last column says which.
 
 vLLM has two runners: V1 keeps the drafter as `runner.drafter`, V2 as `runner.speculator`;
-[targets](targets.md) and `eaglectl engines` list which one a release uses. The kinds of drafters are `llama`,
-`mla` (DeepSeek, Kimi) and `qwen3`.
+[targets](../../docs/reference/targets.md) and `eaglectl engines` list which one a release uses. The kinds of
+drafters are `llama`, `mla` (DeepSeek, Kimi) and `qwen3`.
 
 Tests fail if eaglectl uses a name that is not listed (`tests/test_engine_interface.py`), and if an installed
 engine differs from its release here (`tests/engine/test_interface.py`,

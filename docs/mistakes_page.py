@@ -1,4 +1,4 @@
-"""docs/reference/mistakes.md and its picture: what each mistake costs, and what engines do with its file."""
+"""benchmarks/evidence/mistakes.md and its picture: what each mistake costs, and what engines do with it."""
 
 import json
 import sys
@@ -24,8 +24,8 @@ from tables import recorded, table
 from tests.stored_otherwise import Misread, Tensors, d2t_one_row_late, input_halves, rope, without
 from tests.tiny import TARGET, TINY, absolute, ids
 
-PAGE = Path(__file__).with_name("reference") / "mistakes.md"
-PICTURE = Path(__file__).with_name("reference") / "mistakes.svg"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/mistakes.md"
+PICTURE = PAGE.with_suffix(".svg")
 TITLES = {
     "specforge": "SpecForge, 2, 15, 27",
     "speculators": "speculators, 6, 18, 28",
@@ -60,7 +60,7 @@ its own; *not known*: `validate` finds an error, and what the engine does with i
 was read and not run: layers come from its serving config, else its default, and nothing is stated of rope,
 d2t and tensors. The rule is the
 first of `validate` that reports the file; where there is none, only a run shows it: the last column is the
-cause that [`diagnose`](causes.md) names on the real pair.
+cause that [`diagnose`](../../docs/reference/causes.md) names on the real pair.
 
 """
 WORDS = """
@@ -158,7 +158,7 @@ def judged(folder: Path) -> dict[str, dict[str, str]]:
         rows[mistake] = {
             **{engine: CELLS[last[engine]] for engine in SHOWN},
             READ: CELLS[_as_read(right, inspection.drafter, json.loads((place / "config.json").read_text()))],
-            "rule": f"[{rules[0]}](../rules.md)" if rules else "",
+            "rule": f"[{rules[0]}](../../docs/rules.md)" if rules else "",
         }
     return rows
 

@@ -1,4 +1,4 @@
-"""docs/reference/real-pair.md: the real pair's acceptance, and what `diagnose` says of faults on it."""
+"""benchmarks/evidence/real-pair.md: the real pair's acceptance, and what `diagnose` says of faults on it."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from tables import recorded, table
 
-PAGE = Path(__file__).with_name("reference") / "real-pair.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/real-pair.md"
 TITLES = {
     "specforge": "SpecForge 0.2.0, boundaries 2, 15, 27",
     "speculators": "speculators 0.9.0, boundaries 6, 18, 28",
@@ -51,7 +51,7 @@ first acceptance length over the second, in brackets 95 % over paired prompts.
 * "Random `fc`" is an EAGLE-3 drafter of the same boundaries that speculators trained from a random start
   (one epoch of these chats, 1e-3), so its training on is a second epoch.
 * SpecForge 0.2.0 trains a 3.1 start with EAGLE-3's feedback and writes `norm_output` true
-  ([train on](../trainers.md#train-on)): measured as it was trained
+  ([train on](../../docs/trainers.md#train-on)): measured as it was trained
   (`--source-semantics specforge=pre-879`), and as engines take the file.
 """
 DRIFT = """

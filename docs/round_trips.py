@@ -1,4 +1,4 @@
-"""docs/reference/round-trips.md: every fixture written in every layout, and compared with what it was."""
+"""benchmarks/evidence/round-trips.md: every fixture written in every layout, and compared with before."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).with_name("reference") / "round-trips.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/round-trips.md"
 sys.path.insert(0, str(PAGE.parents[2]))
 
 import eaglectl

@@ -148,7 +148,7 @@ def test_the_config_states_what_the_tensors_and_answers_are(
 @pytest.mark.parametrize(
     ("path", "layout", "word"),
     [
-        # one of each fact that a layout may lack; docs/reference/round-trips.md has every layout's
+        # one of each fact that a layout may lack; benchmarks/evidence/round-trips.md has every layout's
         ("speculators/residual", "sglang", "norm_before_residual"),
         ("speculators/qwen3", "sglang", "q/k norms"),
         ("speculators/peagle-llama", "sglang", "parallel drafting"),

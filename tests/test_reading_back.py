@@ -33,7 +33,7 @@ def round_trips() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def shown() -> Mapping[str, Mapping[str, str]]:
     """What round-trips.md shows of each fixture and layout, with the reasons in their places."""
-    text = (DOCS / "reference/round-trips.md").read_text()
+    text = (DOCS.parent / "benchmarks/evidence/round-trips.md").read_text()
     reasons = dict(re.findall(r"^(\d+)\. (.*)$", text, re.M))
     head, _, *rows = (
         [cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*$", text, re.M)

@@ -51,6 +51,12 @@ def test_a_person_reads_fourteen_pages_of_150_lines() -> None:
     assert sum(len(text.split()) for text in texts.values()) <= 20_000
 
 
+def test_the_documentation_has_20_000_words_without_the_lists_of_rules_commands_and_targets() -> None:
+    lists = ("rules.md", "commands.md", "targets.md")
+    texts = [path.read_text() for path in blocks.DOCS.rglob("*.md") if path.name not in lists]
+    assert sum(len(text.split()) for text in texts) <= 20_000
+
+
 @pytest.fixture(scope="module")
 def outs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For each page the folder that its blocks write to and later ones read."""
