@@ -7,8 +7,8 @@ import torch
 
 # steps of a draft that are compared
 STEPS = 3
-# of the largest logit: an engine in float32 is at most 1.1e-5 off where a drafter runs as trained, and 8e-3 at
-# the least where it does not; a rope base that is 1 % off gives 3e-4
+# of the largest logit: an engine in float32 is at most 1.1e-5 off where a drafter runs as trained, and 8e-3
+# at the least where it does not; a rope base that is 1 % off gives 3e-4
 BOUND = 1e-4
 
 # of each prompt, the logits [vocab] of the draft steps after it, -inf where the drafter has no token
