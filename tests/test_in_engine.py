@@ -253,6 +253,19 @@ def test_a_target_that_is_updated_alone_is_named(served: SimpleNamespace) -> Non
     assert "the target was updated 3 times, and no tensor of the drafter has arrived" in served.log.text
 
 
+@pytest.mark.parametrize("prefix", ["draft.", None])
+def test_an_update_without_a_tensor_for_the_drafter_is_none(
+    prefix: str | None, served: SimpleNamespace
+) -> None:
+    """Tensors without a place in it, or no tensor at all."""
+    found = [] if prefix is None else [(f"{prefix}{name}", t) for name, t in tensors(served.drafter)]
+    served.drafter.load_weights(found)
+    for now in (100.0, 200.0, 300.0):
+        served.clock.now = now
+        served.target.load_weights(tensors(served.target))
+    assert "the target was updated 3 times, and no tensor of the drafter has arrived" in served.log.text
+
+
 def test_a_loader_that_fails_leaves_the_drafter_as_it_was(served: SimpleNamespace) -> None:
     before = served.drafter.fc.weight.detach().clone()
 

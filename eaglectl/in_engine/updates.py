@@ -39,12 +39,12 @@ class Updates:
         holes = load_over_nan(self.own, load, partial(guarded, self.start.engine))
         with guarded(self.start.engine):
             filled = {name for name, _ in self.own} - holes.keys()
-            self.filled |= filled
-            self.is_updated = True
             if not names:
                 self._warn("an update of the drafter brought no tensor")
             elif not filled:
                 self._warn(f"no tensor of an update of the drafter has a place in it: {listed(names)}")
+            else:
+                self.filled, self.is_updated = self.filled | filled, True
         self.last = self.clock()
         return results[0]
 
