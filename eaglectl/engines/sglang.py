@@ -31,6 +31,8 @@ from eaglectl.formats.format import IdsPlace
 RUNNER = "default"
 FLOATS = ("BF16", "F16", "F32")
 EMBEDDING = "embed_tokens.weight"
+# keys of yarn that its class for mrope_section does not take
+MROPE_LACKS = frozenset({"mscale", "mscale_all_dim"})
 
 
 def _registered_class(view: View) -> str:
@@ -89,8 +91,16 @@ def _window(view: View) -> int:
     return windows.pop() - 1 if len(windows) == 1 and 0 not in windows else 0
 
 
+def _has_mrope_scales(view: View) -> bool:
+    # video_rope has a class of its own
+    scaling = view.drafter.rope.scaling or {}
+    is_mrope = scaling.get("rope_type") == "yarn" and "mrope_section" in scaling
+    return is_mrope and not scaling.get("video_rope") and not MROPE_LACKS.isdisjoint(scaling)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
+    "yarn-mrope": when(_has_mrope_scales),
     "yarn-factor": misread_factor(takes_zeros=True),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),

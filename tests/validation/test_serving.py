@@ -439,6 +439,12 @@ BAD = (
         )
     ),
     Bad("vllm-yarn-factor", "vllm==0.28.0", says="x 2.00: mscale and mscale", base="torchspec/llama"),
+    Bad(
+        "sglang-yarn-mrope",
+        "sglang==0.5.23",
+        scaled("yarn", mrope_section=[4, 6, 6], **ALIKE),
+        says="TypeError",
+    ),
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
     sglang("embedding-replaced", says="the rotated target's embedding", record=ROTATED),
