@@ -5,11 +5,12 @@ from math import floor, isfinite, log10
 
 import torch
 
+from eaglectl.run.logits import BOUNDS
+
 # steps of a draft that are compared
 STEPS = 3
-# of the largest logit: an engine in float32 is at most 1.1e-5 off where a drafter runs as trained, and 8e-3
-# at the least where it does not; a rope base that is 1 % off gives 3e-4
-BOUND = 1e-4
+# vLLM in float32 is at most 2e-5 off where a drafter runs as trained, and 2e-2 at the least where it does not
+BOUND = BOUNDS["float32"]
 
 # of each prompt, the logits [vocab] of the draft steps after it, -inf where the drafter has no token
 Drafts = Sequence[Sequence[torch.Tensor]]

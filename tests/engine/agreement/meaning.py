@@ -11,9 +11,11 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, RefusedError
 from tests.engine.agreement.bases import Base
 from tests.engine.agreement.cases import Case
-from tests.engine.logits import BOUND, difference, largest_difference
+from tests.engine.logits import difference, largest_difference
 from tests.engine.rounds import Rounds, in_reference, prompts
 
+# of all rounds: an engine's target in float32 moves away from the reference with each position, by 1e-4 at 50
+TOLERANCE = 1e-3
 # what a case drafted: of each prompt, the rounds' draft tokens
 Drafts = list[list[list[int]]]
 
@@ -81,7 +83,7 @@ def _nonsense(folder: Path) -> str:
 def same(every: list[Rounds], others: list[Rounds]) -> bool:
     """Whether all drafted tokens agree, and the logits they were taken from."""
     return same_tokens(every, others) and all(
-        difference(ours, theirs) < BOUND
+        difference(ours, theirs) < TOLERANCE
         for prompts in zip(every, others, strict=True)
         for (_, logits), (_, other_logits) in zip(*prompts, strict=False)
         for ours, theirs in zip(logits, other_logits, strict=True)

@@ -6,6 +6,8 @@ ENGINE_RUNNER=V2 the V2 runner takes them, without names those of `chosen.py` (A
 ENGINE_NEW_TOKENS=6 then saves time.
 """
 
+import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -44,16 +46,22 @@ def prepare(root: Path, names: Sequence[str]) -> None:
     dead = [f"{name} {answer.reason}" for name, answer in answers.items() if isinstance(answer, Death)]
     if dead:
         sys.exit(f"good drafters that the engine did not run: {'; '.join(dead)}")
+    # what a fork imported, the forks of the cases have
+    for module in sorted({module for modules in answers.values() for module in modules}):
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
-def _base(root: Path, name: str) -> tuple[str, str]:
+def _base(root: Path, name: str) -> list[str]:
+    """Run a good drafter, keep what the reference drafts, and return the modules of engine and reference."""
     files = drafter(name)
     folder = files.write(root / "bases" / name)
     _engine(root, BASES[name], folder, files.digest())
     meant, why = meaning(root, BASES[name], folder)
     assert meant is not None, why
     torch.save(meant, root / "meant" / name)
-    return "as base", ""
+    packages = ("vllm", "transformers", "torch")
+    return [module for module in sys.modules if module.partition(".")[0] in packages]
 
 
 def _engine(root: Path, base: Base, folder: Path, digest: str) -> list[Rounds]:
