@@ -185,6 +185,19 @@ def test_an_mla_pair_takes_the_cpus_backend_on_cpus_alone(
     assert backends == {"cpu": ("CPU_MLA", {"backend": "CPU_MLA"}), "cuda": (None, None)}
 
 
+@pytest.mark.parametrize(("fixture", "is_parallel"), [("peagle", True), ("plain", None)])
+def test_a_parallel_drafter_drafts_all_tokens_in_one_step(
+    fixture: str, is_parallel: bool | None, stand_in: Path, prompts: Path, tmp_path: Path
+) -> None:
+    target = target_of(tmp_path / "target", vocab_size=256, hidden_size=32)
+    options = eaglectl.SmokeOptions(run_in="vllm", prompts=prompts, lossless=False, k=2, max_tokens=33)
+    found = eaglectl.smoke(FIXTURES / "producers/speculators" / fixture, target, options)
+    given = json.loads(stand_in.read_text())["speculative_config"]
+    assert (given.get("parallel_drafting"), given["num_speculative_tokens"]) == (is_parallel, 2)
+    gap = found.run.logits and found.run.logits.gap
+    assert is_parallel is None or gap == "it drafts several tokens in one step"
+
+
 @pytest.mark.fast(1)
 @pytest.mark.parametrize(
     ("built", "wanted", "words"),

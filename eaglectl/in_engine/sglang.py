@@ -1,7 +1,6 @@
 """Where SGLang's start is looked at, and what it tells there. The names stand in engines/interface.json."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,9 @@ def make_scheduler(original: Any, scheduler: Any, arguments: Any, *rest: Any, **
     with ExitStack() as watching:
         with guard():
             if start := start_of(arguments):
-                watching.enter_context(watched(seen, guard))
+                from eaglectl.run.sglang.resolved import watched_loading
+
+                watching.enter_context(watched_loading(seen, guard))
         original(scheduler, arguments, *rest, **named)
     with guard():
         if start and "model" in seen and is_first(scheduler):
@@ -46,24 +47,6 @@ def make_scheduler(original: Any, scheduler: Any, arguments: Any, *rest: Any, **
 
             models = (seen["model"], scheduler.tp_worker.model_runner.model)
             look_after(start, lambda: describe(scheduler, seen)["resolved"], lambda: models)
-
-
-@contextmanager
-def watched(seen: dict[str, Any], guard: Any) -> Iterator[None]:
-    """Fill `seen` with the drafter's model and its parameters that SGLang did not load.
-
-    ModelRunner.load_model is restored at the end. `guard` wraps our own code.
-    """
-    from sglang.srt.model_executor.model_runner import ModelRunner
-
-    from eaglectl.run.sglang.resolved import watch_loading
-
-    load_model = ModelRunner.load_model
-    watch_loading(seen, guard)
-    try:
-        yield
-    finally:
-        ModelRunner.load_model = load_model
 
 
 def is_first(scheduler: Any) -> bool:

@@ -309,14 +309,9 @@ class DraftModel:
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
     """Load the reference model of `drafter` from safetensors files in `folder`, with canonical names.
 
-    Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
+    Raises RefusedError as `check_runs` does.
     """
-    if drafter.quantisation is not None:
-        raise RefusedError(
-            "the reference engine does not run quantised drafters; use --run-in vllm", options=("--run-in",)
-        )
-    if (activation := drafter.settings["hidden_act"]) != "silu":
-        raise RefusedError(f"the reference engine supports only SiLU, but hidden_act is {activation!r}")
+    check_runs(drafter)
     weights: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         # one device, where the target is spread over several
@@ -324,3 +319,13 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
             weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
     eps = float(drafter.settings["rms_norm_eps"])
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)
+
+
+def check_runs(drafter: Drafter) -> None:
+    """Raise RefusedError for a quantised drafter, and for an activation other than SiLU."""
+    if drafter.quantisation is not None:
+        raise RefusedError(
+            "the reference engine does not run quantised drafters; use --run-in vllm", options=("--run-in",)
+        )
+    if (activation := drafter.settings["hidden_act"]) != "silu":
+        raise RefusedError(f"the reference engine supports only SiLU, but hidden_act is {activation!r}")

@@ -194,6 +194,21 @@ def _resolved(run: EngineRun) -> str:
     return text
 
 
+def _logits(run: EngineRun) -> str:
+    """Return how an installed engine's draft logits compare with the reference's; "" for other engines."""
+    if (logits := run.logits) is None:
+        return ""
+    if logits.gap:
+        return f"not compared with the reference: {logits.gap}"
+    steps = listed("not finite" if off is None else f"{off:.0e}" for off in logits.differences)
+    factor = logits.score_factor
+    scores = f"; attention scores x {factor:.3g}" if factor is not None and factor != 1 else ""
+    return (
+        f"off by {steps} of the largest at the first draft steps, beside the float64 reference"
+        f" ({logits.dtype}: less than {logits.bound:.0e}){scores}"
+    )
+
+
 def estimate(value: Estimate) -> str:
     """Return a value with its interval."""
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
@@ -221,6 +236,7 @@ def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
         "by set": by_set if len(sets) > 1 else "",
         "lossless": lossless[report.is_lossless],
         "measured by": f"{run.engine} on {run.device}, {run.dtype}: {run.proves}",
+        "draft logits": _logits(run),
         "readings": readings_line(report.variants) if report.variants else "",
         "as these files": report.match.words if report.match else "",
         "settings": f"what {run.engine} resolved could not be seen" if is_unseen else "",

@@ -26,11 +26,20 @@ from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
 from eaglectl.files.text_part import text_part
 from eaglectl.progress import report_step
-from eaglectl.run.job import EngineJob, EngineRun, LoadResult, read_context_length, stop_tokens, tokenise
+from eaglectl.run.job import (
+    EngineJob,
+    EngineRun,
+    LoadResult,
+    LogitsCheck,
+    read_context_length,
+    stop_tokens,
+    tokenise,
+)
+from eaglectl.run.logits import compare_logits, other_logits, why_not_recorded
 from eaglectl.run.measurement import LEAST_REPEATS, PromptResult, Speed, Timing, compare_timings
 from eaglectl.run.process import VLLM, EngineProcess, InstalledEngine
 from eaglectl.run.prompts import BATCH
-from eaglectl.run.resolved import meant_settings, unlike
+from eaglectl.run.resolved import meant_settings, score_factor, unlike
 from eaglectl.shell import without_secrets
 from eaglectl.target.files import check_files, code_needed, read_target_config
 from eaglectl.text import listed
@@ -292,6 +301,8 @@ SYNTHETIC = (
     "SGLANG_SIMULATE_UNIFORM_EXPERTS",
     "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
 )
+# the file with the numbers of a draft
+DRAFT = "draft.safetensors"
 # tables, which are compared
 NOT_REPORTED = ("draft_tokens", "rope", "vocabulary")
 # what an engine takes beside weights, cache and activations: its context, its kernels, and a margin
@@ -309,9 +320,11 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
     """
     engine.require("--run-in reference")
     check_measured()
-    plain, drafted = _answers(engine, job, tokenise(job))
+    plain, drafted, logits = _answers(engine, job, tokenise(job))
     resolved = dict(drafted["resolved"])
-    different = tuple(unlike(engine.title, resolved, meant_settings(job.drafter, job.draft_tokens)))
+    meant = meant_settings(job.drafter, job.draft_tokens)
+    different = (*unlike(engine.title, resolved, meant), *other_logits(engine.title, logits))
+    logits = replace(logits, score_factor=score_factor(resolved.get("rope"), meant["rope"]))
     for key in NOT_REPORTED:
         resolved.pop(key, None)
     results = tuple(
@@ -330,6 +343,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         plain_seconds=plain["seconds"] if plain else 0.0,
         resolved=resolved,
         differences=different,
+        logits=logits,
         arguments=shown_arguments(
             ({"tensor_parallel_size": job.tensor_parallel_size} if job.tensor_parallel_size > 1 else {})
             | dict(job.engine_arguments)
@@ -339,13 +353,17 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
 
 def _answers(
     engine: InstalledEngine, job: EngineJob, texts: list[list[int]]
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+) -> tuple[dict[str, Any] | None, dict[str, Any], LogitsCheck]:
     """Return the answers of the run without the drafter, if the job compares, and of the one with it.
 
-    The plain run's answer is read first, so that the drafter is not blamed for a target that does not run.
+    Also its logits. The plain run's answer is read first, so that the drafter is not blamed for a target that
+    does not run.
     """
     if not job.compares_plain:
-        return None, ask(engine, job, "generate", texts)
+        with engine.started(job.timeout, job.on_progress) as process:
+            request = _recording(job, process, _request(job, "generate", texts))
+            process.send(request)
+            return None, *_recorded(job, process, request)
     memory, plain, drafted = (_request(job, mode, texts) for mode in ("memory", "plain", "generate"))
     with (
         engine.started(job.timeout, job.on_progress) as plain_process,
@@ -361,13 +379,29 @@ def _answers(
         has_cores = len(os.sched_getaffinity(0)) >= 2
         is_shared = has_cores and job.tensor_parallel_size == 1 and not job.engine_arguments
         plain_process.send(plain)
+        drafted = _recording(job, drafting_process, drafted)
         if is_shared and free[0] >= 2 * plain["memory_bytes"]:
             drafting_process.send(drafted)
-            return receive_answer(plain_process, plain), receive_answer(drafting_process, drafted)
+            return receive_answer(plain_process, plain), *_recorded(job, drafting_process, drafted)
         answer = receive_answer(plain_process, plain)
         plain_process.close()  # which frees its memory
         drafting_process.send(drafted)
-        return answer, receive_answer(drafting_process, drafted)
+        return answer, *_recorded(job, drafting_process, drafted)
+
+
+def _recording(job: EngineJob, process: EngineProcess, request: dict[str, Any]) -> dict[str, Any]:
+    # the request, with the file for the numbers of a draft if they can be compared
+    return request if why_not_recorded(job) else request | {"draft": str(process.folder / DRAFT)}
+
+
+def _recorded(
+    job: EngineJob, process: EngineProcess, request: Mapping[str, Any]
+) -> tuple[dict[str, Any], LogitsCheck]:
+    # the answer to a request, and the draft's logits beside the reference's
+    answer = receive_answer(process, request)
+    if (recorded := answer.get("recorded")) is None:
+        return answer, LogitsCheck(gap=why_not_recorded(job) or "the engine's process records no draft")
+    return answer, compare_logits(job, recorded, process.folder / DRAFT)
 
 
 def check_measured() -> None:
@@ -417,6 +451,7 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "start_options": dict(job.start_options),
         "has_plain": job.compares_plain,
         "is_mla": job.drafter.dims.attention == "MLA",
+        "is_parallel": job.drafter.kind == "peagle",
         "is_mla_target": "kv_lora_rank" in read_target_config(job.target),
         "needs_tokenizer": job.needs_tokenizer or not texts,
         "prompts": texts,

@@ -76,12 +76,34 @@ class EngineJob(Struct, frozen=True):
         return any(not prompt.token_ids for prompt in self.prompts)
 
 
+class LogitsCheck(Struct, frozen=True):
+    """An engine's draft logits beside the reference's.
+
+    `differences` are the largest of each draft step, as a part of the largest logit (None: an engine's logit
+    is not finite), `bound` what rounding in `dtype` explains. `score_factor` is the factor of the engine's
+    rotary embedding on attention scores, beside the trained one. `gap`: why the logits were not compared.
+    """
+
+    differences: tuple[float | None, ...] = ()
+    bound: float | None = None
+    dtype: str = ""
+    score_factor: float | None = None
+    gap: str = ""
+
+    @property
+    def first_wrong(self) -> int | None:
+        """The first draft step whose logits differ by more than the bound; None if there is none."""
+        steps = enumerate(self.differences)
+        return next((step for step, off in steps if off is None or (self.bound and off >= self.bound)), None)
+
+
 class EngineRun(Struct, frozen=True):
     """The result of an engine: a result for each prompt with the drafter, and the tokens of plain decoding.
 
     `seconds` and `plain_seconds` are the time of all prompts with and without the drafter. `resolved` are the
-    settings that the engine reports, `differences` those that contradict the checkpoint. `proves` states for
-    what a run of this engine is evidence. `arguments` are the engine arguments of the user.
+    settings that the engine reports, `differences` those that contradict the checkpoint, `logits` its draft
+    logits beside the reference's. `proves` states for what a run of this engine is evidence. `arguments` are
+    the engine arguments of the user.
     """
 
     engine: str
@@ -95,6 +117,7 @@ class EngineRun(Struct, frozen=True):
     plain_seconds: float
     resolved: Mapping[str, Any] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    logits: LogitsCheck | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -2,7 +2,7 @@
 
 from eaglectl.report.acceptance import MEASUREMENT, speed_meaning
 from eaglectl.report.documents import Parts
-from eaglectl.run.job import EngineRun, LoadResult
+from eaglectl.run.job import EngineRun, LoadResult, LogitsCheck
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.results import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
@@ -52,8 +52,10 @@ PARTS: Parts = {
         "proves",
         "resolved",
         "differences",
+        "logits?",
         "arguments",
     ),
+    LogitsCheck: ("differences", "bound", "dtype", "score_factor", "gap"),
     ServerMatch: ("ending", "nearest", "words", "prompts", "alike", "files"),
     FilesMatch: ("source", "ending", "compared", "equal", "length", "ratio", "prompts_needed=needed"),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),

@@ -24,12 +24,14 @@ from eaglectl.run.process import (
     report_phase,
     serve_requests,
 )
-from eaglectl.run.sglang.resolved import describe, watch_loading
+from eaglectl.run.resolved import RECORDED, Recorder
+from eaglectl.run.sglang.resolved import describe, record_draft, watched_loading
 from eaglectl.target.files import until_end
 
 HISTOGRAM = "spec_correct_drafts_histogram"
-# variables that name the file of the child's answer, for an error, and that of the report
-ANSWER, REPORT = "EAGLECTL_ANSWER", "EAGLECTL_SCHEDULER_REPORT"
+# variables that name the file of the child's answer, for an error, that of the report, and that of a draft
+ANSWER, REPORT, DRAFT = "EAGLECTL_ANSWER", "EAGLECTL_SCHEDULER_REPORT", "EAGLECTL_DRAFT"
+RECORD = "EAGLECTL_DRAFT_RECORD"
 RELEASES = "sglang 0.5.13 or newer"
 CPU_CACHE = 8192  # tokens
 
@@ -77,11 +79,16 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             "speculative_eagle_topk": 1,
             "speculative_num_draft_tokens": request["k"] + 1,
         }
+        if path := request.get("draft"):
+            os.environ |= {DRAFT: path, RECORD: f"{path}.json"}
     report_phase("loading")
     engine = engine_class()(**arguments)
     phase = f"prompts {'without' if is_plain else 'with'} the drafter"
     try:
         report_phase("warming up")
+        if "draft" in request:  # the next request ends the record of this one
+            short = {"temperature": 0.0, "max_new_tokens": 2, "ignore_eos": True}
+            engine.generate(input_ids=request["prompts"][0][:RECORDED], sampling_params=short)
         # the first run includes what SGLang prepares once
         engine.generate(input_ids=request["prompts"][0], sampling_params=params)
         results, seconds = [], 0.0
@@ -94,14 +101,14 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             )
             results.append({"tokens": answer(output, request), "drafts": drafts, "accepted": accepted})
             report_phase(phase, number, len(request["prompts"]))
-        path = Path(os.environ[REPORT])
-        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        report = _read(REPORT)
     finally:
         engine.shutdown()
     return {
         "results": results,
         "seconds": seconds,
         "resolved": {} if is_plain else report.get("resolved", {}),
+        "recorded": _read(RECORD) or None,
         "device": report.get("device", str(arguments.get("device", "auto"))),
         "dtype": report.get("dtype", str(arguments["dtype"])),
     }
@@ -172,12 +179,13 @@ def watch(cls: Any) -> None:
     """Make the scheduler class report once it stands, and where it fails."""
     initialise, run = cls.__init__, cls.run_event_loop
     seen: dict[str, Any] = {}
-    watch_loading(seen)
 
     def reporting_init(self: Any, *arguments: Any, **named: Any) -> None:
-        with reported():
+        with reported(), watched_loading(seen):
             initialise(self, *arguments, **named)
         _write(REPORT, describe(self, seen))
+        if DRAFT in os.environ and "model" in seen:
+            record_draft(seen["model"], _write_draft)
 
     def reporting_run(self: Any, *arguments: Any, **named: Any) -> Any:
         with reported():
@@ -197,6 +205,18 @@ def reported() -> Iterator[None]:
         if not Path(os.environ[ANSWER]).exists():  # what follows from an error is not the cause
             _write(ANSWER, {"version": str(sglang.__version__), **error_answer(error)})
         raise
+
+
+def _write_draft(recorder: Recorder) -> None:
+    # not a second time, where the record ended in an error
+    if not Path(os.environ[RECORD]).exists():
+        _write(RECORD, recorder.write(os.environ[DRAFT]))
+
+
+def _read(variable: str) -> dict[str, Any]:
+    path = Path(os.environ.get(variable, os.devnull))
+    read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read
 
 
 def _write(variable: str, document: dict[str, Any]) -> None:

@@ -6,20 +6,22 @@ Runs in the scheduler's process. Written against SGLang 0.5.23.
 import inspect
 import re
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
+from eaglectl.run.resolved import Guard, Recorder, load_over_nan, rope_in, vocabulary_in
 
 # made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
 UNUSED = r"layers\.[1-9]\d*\.input_layernorm\.weight"
 
 
-def watch_loading(seen: dict[str, Any], guard: Guard = nullcontext) -> None:
+@contextmanager
+def watched_loading(seen: dict[str, Any], guard: Guard = nullcontext) -> Iterator[None]:
     """Make SGLang's loader fill `seen`: "model" is the drafter's, "unfilled" its parameters not loaded.
 
-    `guard` wraps our own code.
+    `guard` wraps our own code. ModelRunner.load_model is restored at the end.
     """
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.model_loader.loader import DefaultModelLoader
@@ -42,6 +44,10 @@ def watch_loading(seen: dict[str, Any], guard: Guard = nullcontext) -> None:
         return result
 
     ModelRunner.load_model = watched_load
+    try:
+        yield
+    finally:
+        ModelRunner.load_model = load_model
 
 
 def describe(scheduler: Any, seen: dict[str, Any]) -> dict[str, Any]:
@@ -89,3 +95,28 @@ def aux_layers(target: Any) -> list[int] | None:
         if layers := getattr(module, "layers_to_capture", None):
             return sorted(map(int, layers))
     return None
+
+
+def record_draft(model: Any, finish: Callable[[Recorder], None]) -> None:
+    """Record the drafter's first draft, and call `finish` once another one begins.
+
+    SGLang calls `forward` and not the module, and computes logits of the last token of each sequence alone,
+    over the draft vocabulary.
+    """
+    recorder, forward = Recorder(), model.forward
+
+    def forward_and_keep(tokens: Any, positions: Any, batch: Any, *rest: Any, **named: Any) -> Any:
+        with recorder.guarded():
+            # a state that is fed back is as wide as the drafter
+            if (states := batch.spec_info.hidden_states).shape[-1] != model.config.hidden_size:
+                recorder.add_states(states)
+        output = forward(tokens, positions, batch, *rest, **named)
+        with recorder.guarded():
+            recorder.add_step(tokens, positions, lambda _: output.next_token_logits, is_last_only=True)
+        if not recorder.is_on:
+            with recorder.guarded():
+                finish(recorder)
+        return output
+
+    model.forward = forward_and_keep
+    recorder.undo.append(partial(setattr, model, "forward", forward))

@@ -17,8 +17,14 @@ from msgspec import to_builtins
 
 from eaglectl.run.measurement import Batch, time_repeats
 from eaglectl.run.process import OldReleaseError, machine_memory, report_phase, serve_requests
-from eaglectl.run.resolved import load_over_nan
-from eaglectl.run.vllm.resolved import UNUSED, resolved_flags, resolved_in_worker
+from eaglectl.run.resolved import RECORDED, load_over_nan
+from eaglectl.run.vllm.resolved import (
+    UNUSED,
+    record_in_worker,
+    resolved_flags,
+    resolved_in_worker,
+    write_in_worker,
+)
 
 # what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
 SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
@@ -75,6 +81,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
         detokenize=False,
     )
     report_phase("warming up")
+    recorded = _record_draft(llm, request) if "draft" in request else None
     # the first run includes what vLLM prepares once
     llm.generate([{"prompt_token_ids": prompts[0]}], params, use_tqdm=False)
     results, seconds, before = [], 0.0, _counters(llm, k, is_plain)
@@ -95,7 +102,24 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
     if resolved and request["temperature"] > 0:
         resolved[DRAFTING] = getattr(llm.llm_engine.vllm_config.speculative_config, DRAFTING, "greedy")
-    return {"results": results, "seconds": seconds, "resolved": resolved, **_describe(llm)}
+    return {
+        "results": results,
+        "seconds": seconds,
+        "resolved": resolved,
+        "recorded": recorded,
+        **_describe(llm),
+    }
+
+
+def _record_draft(llm: Any, request: dict[str, Any]) -> dict[str, str]:
+    """Write the numbers of one draft, after the first prompt's beginning, to the file "draft"."""
+    from vllm import SamplingParams
+
+    llm.collective_rpc(record_in_worker)
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
+    llm.generate([{"prompt_token_ids": request["prompts"][0][:RECORDED]}], params, use_tqdm=False)
+    written: dict[str, str] = llm.collective_rpc(write_in_worker, args=(request["draft"],))[0]
+    return written
 
 
 def _sequence_length(request: dict[str, Any]) -> int:
@@ -251,6 +275,8 @@ def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
     config = {"method": "eagle3", "model": request["drafter"], "num_speculative_tokens": request["k"]}
     if request["is_mla"] and request["is_mla_target"] and is_cpu():
         config["attention_backend"] = "CPU_MLA"
+    if request.get("is_parallel"):  # else it drafts one token after the other
+        config["parallel_drafting"] = True
     if request.get("temperature", 0) > 0 and (method := sampled_drafting()):
         config[DRAFTING] = method
     return config

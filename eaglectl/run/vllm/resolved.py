@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from eaglectl.run.resolved import Guard, load_over_nan, rope_in, vocabulary_in
+from eaglectl.run.resolved import Guard, Recorder, load_over_nan, rope_in, vocabulary_in
 
 # the attribute of each model runner that drafts, whose `model` is the drafter
 PROPOSERS = {"V2": "speculator", "V1": "drafter"}
@@ -108,3 +108,39 @@ def captured_layers(target: Any) -> list[int] | None:
         if layers := getattr(module, "aux_hidden_state_layers", None):
             return sorted(layers)
     return None
+
+
+# of a worker's process, between two calls
+RECORDERS: list[Recorder] = []
+
+
+def record_in_worker(worker: Any) -> None:
+    """Begin to record the next draft of a worker's drafter."""
+    recorder = Recorder()
+    RECORDERS.append(recorder)
+    with recorder.guarded():
+        model = find_drafter(worker.model_runner)[1]
+        combine = model.combine_hidden_states
+
+        def combine_and_keep(states: Any) -> Any:
+            with recorder.guarded():
+                recorder.add_states(states)
+            return combine(states)
+
+        def keep(_: Any, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            with recorder.guarded():
+                tokens, positions = (
+                    given[place] if place < len(given) else named[name]
+                    for place, name in enumerate(("input_ids", "positions"))
+                )
+                last = output[0] if isinstance(output, tuple) else output
+                recorder.add_step(tokens, positions, lambda rows: model.compute_logits(last[rows]))
+
+        model.combine_hidden_states = combine_and_keep
+        hook = model.register_forward_hook(keep, with_kwargs=True)
+        recorder.undo += [partial(delattr, model, "combine_hidden_states"), hook.remove]
+
+
+def write_in_worker(worker: Any, path: str) -> dict[str, str]:
+    """Write what was recorded since `record_in_worker` to a file; see `Recorder.write`."""
+    return RECORDERS.pop().write(path)

@@ -65,8 +65,8 @@ class LLM:
     def step(self):
         self.missing -= 1
 
-    def collective_rpc(self, function):
-        return [function(self.worker)]
+    def collective_rpc(self, function, args=()):
+        return [function(self.worker, *args)]
 
     def get_metrics(self):
         if faults.HOW == "does not count":
