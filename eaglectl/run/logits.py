@@ -95,7 +95,7 @@ def _reference_steps(job: EngineJob, tensors: Mapping[str, "torch.Tensor"]) -> I
 
     drafter, checkpoint = job.drafter, read_checkpoint(FolderSource(job.folder))
     check_runs(drafter)
-    rows = partial(_rows, job, checkpoint)
+    matrix = partial(_rows, job, checkpoint)
     aside = ("d2t", "t2d", EMBEDDING, HEAD)
     weights = {
         name: torch.from_numpy(evaluate(tensor, checkpoint))
@@ -104,18 +104,18 @@ def _reference_steps(job: EngineJob, tensors: Mapping[str, "torch.Tensor"]) -> I
     }
     eps = float(drafter.settings["rms_norm_eps"])
     model = DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)
-    state, kept = model.combine_hidden_states(tensors["states"].double()[None]), tensors["rows"][None]
+    state, rows = model.combine_hidden_states(tensors["states"].double()[None]), tensors["rows"][None]
     caches, slots = model.new_caches(), 0
     for step in range(sum(name.startswith("logits.") for name in tensors)):
         tokens, positions = tensors[f"tokens.{step}"].tolist(), tensors[f"positions.{step}"][None]
         slots += len(tokens)
         queries = torch.arange(slots - len(tokens), slots)[:, None]
         mask = causal_mask(torch.ones(1, slots).bool(), queries)
-        embeddings = torch.cat([rows(EMBEDDING, token, token + 1) for token in tokens])[None]
-        stream = model.forward(embeddings, state, positions, caches, mask, None if step else kept)
+        embeddings = torch.cat([matrix(EMBEDDING, token, token + 1) for token in tokens])[None]
+        stream = model.forward(embeddings, state, positions, caches, mask, None if step else rows)
         state = model.feedback(stream[:, -1:])
         ends = range(0, drafter.dims.draft_vocab, ROWS)
-        heads = (rows(HEAD, start, min(start + ROWS, drafter.dims.draft_vocab)) for start in ends)
+        heads = (matrix(HEAD, start, min(start + ROWS, drafter.dims.draft_vocab)) for start in ends)
         yield torch.cat([model.logits(stream, head) for head in heads], -1)[0]
 
 

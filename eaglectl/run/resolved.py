@@ -221,8 +221,8 @@ class Recorder:
         # text has the same position on all axes of mrope
         places = positions if positions.dim() == 1 else positions[0]
         rows = tokens.new_tensor([count - 1] if is_last_only else evenly_spaced(count, POSITIONS)).long()
-        kept = {"tokens": tokens[:count], "positions": places[:count], "logits": logits_of(rows)}
-        self.tensors |= {f"{name}.{self.steps}": value.detach().cpu().clone() for name, value in kept.items()}
+        step = {"tokens": tokens[:count], "positions": places[:count], "logits": logits_of(rows)}
+        self.tensors |= {f"{name}.{self.steps}": value.detach().cpu().clone() for name, value in step.items()}
         if self.steps == 0:
             self.tensors["rows"] = rows.cpu()
             self.gap = "" if len(tokens) == count else "it drafts several tokens in one step"

@@ -79,6 +79,8 @@ def test_the_runner_captures_the_layers_that_the_data_has(runner: str, name: str
 def test_the_trained_pair_is_accepted_as_in_every_engine(runner: str, tmp_path: Path) -> None:
     served, reference = (trained.smoke(EAGLE3, engine, tmp_path) for engine in ("vllm", "reference"))
     assert served.is_lossless and served.run.resolved["runner"] == f"{runner} (CPUModelRunner)"
+    logits = served.run.logits
+    assert logits is not None and (logits.gap, logits.first_wrong, len(logits.differences)) == ("", None, 3)
     assert pairs.counts(served) == pairs.counts(reference)
     assert trained.total(served) == trained.recorded()[f"vllm==0.32.0, {runner}"]
 

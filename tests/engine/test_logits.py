@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.formats.format import Answers
 from eaglectl.run.results import SmokeReport
 from tests.engine.agreement.bases import Files
 from tests.engine.agreement.cases import CASES
@@ -26,6 +27,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def smoke(root: Path, kind: str, files: Files, folder: Path, **arguments: Any) -> SmokeReport:
     options = eaglectl.SmokeOptions(
+        answers=Answers(semantics={"rope": "stored"}),
         run_in="vllm",
         prompts=root / "prompts.jsonl",
         max_tokens=4,

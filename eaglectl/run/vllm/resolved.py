@@ -115,7 +115,7 @@ RECORDERS: list[Recorder] = []
 
 
 def record_in_worker(worker: Any) -> None:
-    """Begin to record the next draft of a worker's drafter."""
+    """Record the next draft of a worker's drafter, until `write_in_worker`."""
     recorder = Recorder()
     RECORDERS.append(recorder)
     with recorder.guarded():

@@ -34,6 +34,8 @@ def test_acceptance_is_that_of_the_reference_and_nothing_is_left_running(
     assert (found.verdict, found.is_lossless, found.run.version) == ("pass", True, "0.5.23")
     assert is_31 or trained.total(found) == trained.recorded()["sglang==0.5.23"]
     assert found.run.arguments == ARGUMENTS
+    logits = found.run.logits
+    assert logits is not None and (logits.gap, logits.first_wrong) == ("", None) and logits.differences
     assert found.run.resolved == {
         "class": "LlamaForCausalLMEagle3",
         "layers": 1,
