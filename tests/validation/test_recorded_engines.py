@@ -21,10 +21,12 @@ from tests.engine.agreement.records import (
     SGLANG,
     SGLANG_RECORDS,
     VLLM,
+    Record,
     read,
 )
 from tests.engine.llamacpp import cases as llamacpp_cases
 from tests.engine.llamacpp import judging as llamacpp_judging
+from tests.engine.logits import BOUND
 from tests.engine.sglang import cases as sglang_cases
 from tests.engine.sglang import judging as sglang_judging
 
@@ -89,6 +91,20 @@ def test_every_record_is_of_the_case_as_it_is(engine: str) -> None:
     assert {name: cases[name].files().digest() for name in records} == {
         name: record.digest for name, record in records.items()
     }
+
+
+def test_logits_separate_what_is_served_from_what_is_not() -> None:
+    """Of the records with a measured difference: nothing lies near the bound."""
+    found = [record for record in RECORDED[VLLM].values() if record.difference is not None]
+    served = [record.difference for record in found if record.verdict in ("as meant", "as base")]
+    others = [record.difference for record in found if record.verdict == "differently"]
+    assert len(served) + len(others) == len(found) and min(len(served), len(others)) >= 40
+    assert max(served) < BOUND / 4 and min(others) > 100 * BOUND
+
+
+def test_a_record_with_other_logits_is_not_served() -> None:
+    assert Record("", "as meant", difference=BOUND / 2).is_served
+    assert Record("", "as meant", difference=2 * BOUND).is_wrong
 
 
 @pytest.mark.parametrize("engine", ENGINES)
