@@ -173,6 +173,13 @@ def test_several_tokens_in_a_step_are_parallel_drafting() -> None:
     assert recorder.gap == "it drafts several tokens in one step"
 
 
+def test_embeddings_in_place_of_tokens_are_a_gap() -> None:
+    recorder = Recorder()
+    recorder.add_states(torch.zeros(3, 4))
+    recorder.add_step(None, torch.zeros(3), lambda rows: torch.zeros(len(rows), 2))
+    assert recorder.write("nowhere")["gap"] == "it takes embeddings in place of token ids"
+
+
 ROPE = {"frequencies": [1.0, 0.1], "scale": 1.4159, "keys": []}
 
 

@@ -217,6 +217,9 @@ class Recorder:
         """Keep a step's tokens, positions and logits: `logits_of` returns those of rows, or of the last."""
         if not self.is_on or self.steps == STEPS or "states" not in self.tensors:
             return
+        if tokens is None:  # a multimodal drafter's
+            self.gap, self.is_on = "it takes embeddings in place of token ids", False
+            return
         count = len(self.tensors["states"]) if self.steps == 0 else 1
         # text has the same position on all axes of mrope
         places = positions if positions.dim() == 1 else positions[0]
