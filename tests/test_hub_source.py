@@ -94,6 +94,53 @@ def test_a_folder_of_that_name_wins(
     assert hub.requests == []
 
 
+@pytest.fixture
+def variants(hub: LoopbackHub, tmp_path: Path) -> LoopbackHub:
+    """A repository with two drafters in folders, and no config at its top."""
+    for name in ("full", "compressed"):
+        drafter_folder(tmp_path / "variants", name)
+    hub.add_repo("org/variants", tmp_path / "variants")
+    return hub
+
+
+@pytest.mark.parametrize("command", ["inspect", "validate", "convert"])
+def test_a_repository_of_several_drafters_names_their_folders(variants: LoopbackHub, command: str) -> None:
+    done = call(command, "org/variants")
+    words = " ".join((done.out + done.err).split())
+    assert done.code == 3 and "pass the folder of one checkpoint in it" in words
+    assert (
+        "org/variants:full, org/variants:compressed; such as: `eaglectl inspect org/variants:full`" in words
+    )
+
+
+def test_a_folder_of_a_repository_is_a_source(variants: LoopbackHub, tmp_path: Path) -> None:
+    here = call("inspect", tmp_path / "variants/full", "--json").document
+    there = call("inspect", "org/variants:full", "--json").document
+    assert {key for key in here if here[key] != there[key]} <= {"commands", "source"}
+    assert there["source"] == "org/variants:full"
+    assert call("convert", "org/variants@main:compressed", "-o", tmp_path / "out").code == 0
+    assert call("diff", tmp_path / "out", "org/variants:compressed").code == 0
+
+
+def test_a_folder_that_a_repository_lacks_is_named(variants: LoopbackHub) -> None:
+    assert "org/variants has no folder half at " in said(3, "inspect", "org/variants:half")
+
+
+def test_a_cached_repository_of_several_drafters_is_whole_offline(
+    variants: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("full", "compressed"):
+        assert call("convert", f"org/variants:{folder}", "-o", tmp_path / folder).code == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    message = said(3, "inspect", "org/variants")
+    assert "org/variants:full, org/variants:compressed" in message and "hf download" not in message
+    assert call("inspect", "org/variants:full").code == 0
+    assert (
+        call("inspect", "org/variants:compressed", "--json").document["source"] == "org/variants:compressed"
+    )
+    assert "hf download org/variants" in said(3, "inspect", "org/variants:half")
+
+
 def test_the_bytes_of_a_tensor_are_a_range(hub: LoopbackHub, tmp_path: Path) -> None:
     tensors = drafter_tensors(**{"embed_tokens.weight": BIG})
     hub.add_repo("org/big", drafter_folder(tmp_path, "big", tensors=BIG_TENSORS, config=BIG_CONFIG))

@@ -122,6 +122,59 @@ def test_links_and_folders_without_weights_are_not_named(tmp_path: Path) -> None
     assert "copy the trainer's draft json" in refusal(3, "inspect", run)
 
 
+STATES = {
+    "SafeAILab": (
+        "state_9/pytorch_model.bin",
+        "state_9",
+        "holds weights: copy the trainer's draft json into",
+    ),
+    "ZeRO": (
+        "state_9/global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "state_9/global_step10",
+        "holds DeepSpeed's shards: run `python -m deepspeed.utils.zero_to_fp32 {}/.. OUT`",
+    ),
+    "DeepSpeed": (
+        "run_2/global_step10/mp_rank_00_model_states.pt",
+        "run_2/global_step10",
+        "DeepSpeed's state",
+    ),
+    "verl": (
+        "global_step_4/actor/model_world_size_2_rank_0.pt",
+        "global_step_4/actor",
+        "run `python -m verl.model_merger merge --backend fsdp --local_dir {} --target_dir OUT`",
+    ),
+    "FSDP": (
+        "checkpoint-8/pytorch_model_fsdp_0/__0_0.distcp",
+        "checkpoint-8/pytorch_model_fsdp_0",
+        "holds a torch distributed checkpoint: copy",
+    ),
+}
+
+
+@pytest.mark.parametrize("trainer", STATES)
+def test_a_run_folder_names_the_states_in_it_and_the_step_to_take(tmp_path: Path, trainer: str) -> None:
+    file, folder, words = STATES[trainer]
+    for name in (file, "optimizer_0/__0_0.distcp", "logs/events.bin"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for command in ("inspect", "convert"):
+        message = refusal(3, command, tmp_path)
+        place = f"{tmp_path}/{folder}"
+        assert f"{place} holds" in message and words.format(place) in message
+        assert "optimizer_0" not in message and "logs" not in message
+
+
+def test_the_newest_state_of_a_run_is_named_first_and_parts_of_one_are_not(tmp_path: Path) -> None:
+    for name in ("state_0/pytorch_model.bin", "state_10/pytorch_model.bin", "state_9/pytorch_model.bin"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "state_0/global_step10").mkdir()
+    (tmp_path / "state_0/global_step10/mp_rank_00_model_states.pt").touch()
+    message = refusal(3, "inspect", tmp_path)
+    places = [message.index(f"state_{step} holds") for step in (10, 9, 0)]
+    assert places == sorted(places) and "global_step10" not in message
+
+
 # wrapped names
 
 WRAPPED = ["module.", "draft_model.", "_orig_mod.", "_fsdp_wrapped_module._orig_mod.module."]

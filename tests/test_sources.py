@@ -229,9 +229,19 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 def test_shards_without_their_index_are_parts_and_none_is_to_be_removed(tmp_path: Path) -> None:
     folder = sharded_folder(tmp_path)
     (folder / INDEX).unlink()
+    (folder / "model-00002-of-00002.safetensors").rename(folder / "model-00003-of-00003.safetensors")
     (finding,) = eaglectl.validate(folder).findings
     assert f"no {INDEX}; download it: each file has a part" in finding.match.message
     assert "remove" not in finding.fix and "download or export them again" in finding.fix
+
+
+def test_all_shards_without_an_index_are_read_as_engines_load_them(tmp_path: Path) -> None:
+    folder = sharded_folder(tmp_path)
+    (folder / INDEX).unlink()
+    whole = drafter_folder(tmp_path, "whole")
+    assert eaglectl.validate(folder).findings == eaglectl.validate(whole).findings
+    assert call("convert", folder, "-o", tmp_path / "out").code == 0
+    assert call("diff", whole, tmp_path / "out").code == 0
 
 
 def test_a_second_weight_file_that_is_left_out_is_told(tmp_path: Path) -> None:
@@ -258,6 +268,9 @@ EXPORTS = {
     "ONNX": (("model.onnx", "model.onnx_data"), "model.onnx is an ONNX graph"),
     "TensorRT": (("rank0.engine",), "rank0.engine is a TensorRT engine"),
     "GGUF": (("drafter-q8.gguf",), "drafter-q8.gguf is a GGUF file"),
+    "Rebellions": (("model.rbln",), "model.rbln is a model that Rebellions' compiler made"),
+    "Neuron": (("model.neff",), "model.neff is a model that AWS's Neuron compiler made"),
+    "Mobilint": (("eagle3.mxq",), "eagle3.mxq is a model that Mobilint's compiler made"),
 }
 
 

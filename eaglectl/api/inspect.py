@@ -29,7 +29,7 @@ from eaglectl.errors import EaglectlError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, hub_name, open_source, read_checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
-from eaglectl.files.source import FolderSource, is_repo_name
+from eaglectl.files.source import FolderSource, is_repo_name, split_folder
 from eaglectl.formats.commands import Complete, command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
@@ -215,6 +215,10 @@ def _launch_commands(
     if config_name(checkpoint.source.names()) != CONFIG:
         return {}
     place, revision = hub_name(source) or (source, None)
+    if hub_name(source) and split_folder(source)[1]:  # which no engine takes
+        if (config := checkpoint.source.path(CONFIG)) is None:
+            return {}
+        place, revision = str(config.parent), None
     if checkpoint.source.only is not None:
         place = os.path.dirname(source) or "."  # noqa: PTH120
     text = judgement.subject.target.choice.text

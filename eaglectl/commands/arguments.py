@@ -22,7 +22,7 @@ Source = Annotated[
     typer.Argument(
         metavar="SOURCE",
         help="A checkpoint folder, a weight file next to its config.json, or a Hub repository:"
-        " org/name[@revision].",
+        " org/name[@revision][:folder].",
         autocompletion=offered,
     ),
 ]

@@ -63,7 +63,7 @@ from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS, StoredTensor
-from eaglectl.files.layout import CONFIG, INDEX, RECORD, SINGLE, SUMS
+from eaglectl.files.layout import ADAPTER, ADAPTER_CONFIG, CONFIG, INDEX, RECORD, SINGLE, SUMS
 from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_keys import check_numbers
@@ -498,6 +498,8 @@ def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehi
         is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
         if name in TRAINER_STATE:
             left.append(LeftBehind(name, "a trainer's progress, not part of the drafter"))
+        elif name in (ADAPTER, ADAPTER_CONFIG):
+            left.append(LeftBehind(name, "a LoRA adapter: keep it, and merge it into its model"))
         elif is_settings or is_text:
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)

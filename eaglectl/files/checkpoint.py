@@ -35,14 +35,25 @@ from eaglectl.files.layout import (
     RECORD,
     SINGLE,
     WEIGHT_SUFFIXES,
+    TrainingState,
+    are_all_shards,
     are_shards,
+    checkpoints_below,
     config_name,
     export_words,
-    folders_with_config,
+    is_adapter,
     pickle_files,
     readable_files,
+    states_below,
 )
-from eaglectl.files.source import SCHEME, FolderSource, PinnedSource, Source, is_hub_name, split_name
+from eaglectl.files.source import (
+    SCHEME,
+    FolderSource,
+    PinnedSource,
+    Source,
+    is_hub_name,
+    split_name,
+)
 from eaglectl.shell import as_path, join, quote
 from eaglectl.text import is_url, listed
 
@@ -193,7 +204,7 @@ def _read_weights(
         lengths[shard] += ENTRY + len(name)
     for file in files:
         ahead = min(FIRST_READ, lengths[file])
-        header = _read_header(source, file, ahead)
+        header = read_header(source, file, ahead)
         for tensor in header.tensors:
             if tensor.name in tensors:
                 both = f"{tensors[tensor.name].file} and {file}"
@@ -211,7 +222,7 @@ def read_weight_file(path: Path) -> Checkpoint:
     """Read the header of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
     source = FolderSource(path.parent, path.name)
     with _errors_name_source(source):
-        header = _read_header(source, path.name, FIRST_READ)
+        header = read_header(source, path.name, FIRST_READ)
     return Checkpoint(
         source, {}, {tensor.name: tensor for tensor in header.tensors}, header.metadata, (path.name,), {}
     )
@@ -283,12 +294,22 @@ def _no_config(source: Source, *, is_target: bool) -> str:
 
 
 def _folders_hint(source: Source, kind: str = "checkpoint") -> str:
-    folders = folders_with_config(source.root) if isinstance(source, FolderSource) else ()
-    if not isinstance(source, FolderSource) or not folders:
-        return ""
-    paths = [str(source.root / folder) for folder in folders]
-    newest = f"; the newest: `{join(['eaglectl', 'inspect', as_path(paths[0])])}`"
-    return f"; pass the folder of one {kind} in it: {listed(paths)}{newest if kind == 'checkpoint' else ''}"
+    if folders := checkpoints_below(source):
+        paths = [source.place_of(folder) for folder in folders]
+        are_steps = len(folders) == 1 or any(map(str.isdecimal, folders[0]))
+        which = "the newest" if are_steps else "such as"
+        first = f"; {which}: `{join(['eaglectl', 'inspect', as_path(paths[0])])}`"
+        return (
+            f"; pass the folder of one {kind} in it: {listed(paths)}{first if kind == 'checkpoint' else ''}"
+        )
+    states = states_below(source) if kind == "checkpoint" else {}
+    return "".join(f"; {state_words(source, folder, state)}" for folder, state in states.items())
+
+
+def state_words(source: Source, folder: str, state: TrainingState) -> str:
+    """Return what lies in a folder without a config.json below `source`, and the step to take."""
+    place = source.place_of(folder)
+    return f"{place} holds {state.kind}: {state.step.replace('FOLDER', quote(as_path(place)))}"
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
@@ -299,10 +320,11 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if INDEX in names and SINGLE not in names:
         weight_map = _read_index(source)
         return tuple(sorted(set(weight_map.values()))), weight_map
-    files = tuple(name for name in names if name.endswith(".safetensors"))
+    files = tuple(name for name in names if name.endswith(".safetensors") and not is_adapter(name, names))
     if SINGLE in files:
         return (SINGLE,), None
-    if len(files) == 1:
+    # engines load all files where no index names some (vLLM and SGLang, weight_utils.py)
+    if len(files) == 1 or are_all_shards(files):
         return files, None
     if not files and (words := export_words(names)):
         raise RefusedError(
@@ -333,7 +355,8 @@ def _read_index(source: Source) -> Mapping[str, str]:
     return weight_map
 
 
-def _read_header(source: Source, file: str, ahead: int) -> Header:
+def read_header(source: Source, file: str, ahead: int = FIRST_READ) -> Header:
+    """Read the header of a safetensors file; `ahead` bytes are read first. Raises UnreadableError."""
     size = source.size(file)
     head = source.read(file, 0, min(ahead, size))
     length = header_length(file, head[:8], size)
@@ -397,7 +420,7 @@ def is_untrained(record: Mapping[str, Any]) -> bool:
     return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)
 
 
-GIVE = "pass a checkpoint's folder, a weight file or a Hub repository (org/name)"
+GIVE = "pass a checkpoint's folder, a weight file or a Hub repository (org/name, org/name:folder)"
 
 
 def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
@@ -444,6 +467,8 @@ def open_folder(text: str) -> FolderSource:
     """
     source = open_source(text)
     if not isinstance(source, FolderSource):
+        if config_name(source.names()) is None and checkpoints_below(source):
+            read_config(source)  # whose error names the folders
         return source.downloaded()
     check_cached(source)
     return source

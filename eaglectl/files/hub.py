@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.errors import UnreadableError, check
+from eaglectl.files.files import is_folder
 from eaglectl.files.hub_requests import (
     CALLS,
     XET_CODE,
@@ -41,7 +42,14 @@ from eaglectl.files.hub_requests import (
     refusal,
     unreachable,
 )
-from eaglectl.files.layout import CONFIG, INDEX, checkpoint_files, has_weights, readable_files
+from eaglectl.files.layout import (
+    CONFIG,
+    INDEX,
+    checkpoint_files,
+    checkpoints_below,
+    has_weights,
+    readable_files,
+)
 from eaglectl.files.source import (
     SCHEME,
     SHARED,
@@ -50,6 +58,7 @@ from eaglectl.files.source import (
     check_whole,
     has_digest,
     is_compared,
+    split_folder,
     split_name,
 )
 
@@ -197,8 +206,9 @@ def _timed_pieces(response: Any, most: int) -> Iterator[bytes]:
 class HubSource:
     """The files of a repository at `commit`.
 
-    `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's; `kept` are ranges
-    read before, `cached` files that were read from the client's cache.
+    `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's, of the files in
+    `folder` and by their names in it; `kept` are ranges read before, `cached` files that were read from the
+    client's cache.
     """
 
     only: ClassVar[str | None] = None  # a repository is read as a whole
@@ -212,25 +222,55 @@ class HubSource:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     cached: set[str] = field(default_factory=set, repr=False, compare=False)
     below: Mapping[str, int] = field(default_factory=dict, repr=False)
+    folder: str = ""
 
     @property
     def label(self) -> str:
-        """org/name."""
-        return self.request.repo
+        """org/name, with the folder."""
+        return f"{self.request.repo}:{self.folder}" if self.folder else self.request.repo
 
     place = label
 
     @property
     def _snapshot(self) -> Path:
-        """The folder of this commit in the Hub client's cache."""
-        repository = Path(load_client().constants.HF_HUB_CACHE) / f"models--{self.label.replace('/', '--')}"
-        return repository / "snapshots" / self.commit
+        """The folder of this commit, or of its `folder`, in the Hub client's cache."""
+        name = f"models--{self.request.repo.replace('/', '--')}"
+        repository = Path(load_client().constants.HF_HUB_CACHE) / name
+        return repository / "snapshots" / self.commit / self.folder
 
     def names(self) -> tuple[str, ...]:
-        """Return the files at the top of the repository, and those of a torch distributed checkpoint in
-        `model/`.
+        """Return the files at the top of the repository, or folder, and those of a torch distributed
+        checkpoint in `model/`.
         """
         return tuple(sorted(self.sizes))
+
+    def names_below(self) -> tuple[str, ...]:
+        """Return the relative paths of the files in its folders."""
+        return tuple(self.below)
+
+    def place_of(self, folder: str) -> str:
+        """Return org/name[@revision]:folder."""
+        name = split_folder(self.request.text)[0]
+        return f"{name}:{'/'.join(filter(None, (self.folder, folder)))}"
+
+    def in_folder(self, folder: str) -> "HubSource":
+        """Return a folder of the repository as a source. Raises UnreadableError if it has no files."""
+        start = len(folder) + 1
+        every = {**self.sizes, **self.below}
+        inside = {name[start:]: name for name in every if name.startswith(f"{folder}/")}
+        check(
+            (not inside, f"{self.label} has no folder {folder} at {self.commit[:12]}"),
+            error=partial(UnreadableError, source=self.label),
+        )
+        top, below = _levels({name: every[stored] for name, stored in inside.items()})
+        sha256, git_ids = (
+            {name: digests[stored] for name, stored in inside.items() if stored in digests}
+            for digests in (self.listed.sha256, self.listed.git_ids)
+        )
+        listed = ListedDigests(sha256, git_ids)
+        return HubSource(
+            self.request, self.commit, top, self.headers, listed=listed, below=below, folder=folder
+        )
 
     def size(self, name: str) -> int:
         """Return the bytes of a file, as the Hub lists them. Raises UnreadableError for an unlisted file."""
@@ -274,13 +314,14 @@ class HubSource:
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
         # bytes [start, stop) of a file at this commit, checked against the length and the digest that the Hub
         # lists
-        request, size = replace(self.request, file=name), self.sizes[name]
+        stored = f"{self.folder}/{name}" if self.folder else name
+        request, size = replace(self.request, file=stored), self.sizes[name]
         is_part, headers = stop - start < size, dict(self.headers)
         if is_part:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         status, answer, data = _read(
             request,
-            f"{request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}",
+            f"{request.endpoint}/{request.repo}/resolve/{self.commit}/{quote(stored)}",
             headers,
             stop - start,
         )
@@ -339,7 +380,7 @@ class HubSource:
                         load_client().snapshot_download,
                         request.repo,
                         revision=request.revision,
-                        allow_patterns=[escape(name) for name in names],
+                        allow_patterns=[escape(str(PurePosixPath(self.folder, name))) for name in names],
                         endpoint=request.endpoint,
                         library_name="eaglectl",
                         library_version=eaglectl.__version__,
@@ -354,9 +395,9 @@ class HubSource:
                         source=request.repo,
                     ) from None
                 raise failed(request, failure, "; complete files stay in the cache") from None
-        source = FolderSource(Path(root))
+        source = FolderSource(Path(root) / self.folder)
         check(
-            (source.root.name != self.commit, f"{request.repo} changed meanwhile; run the command again"),
+            (Path(root).name != self.commit, f"{request.repo} changed meanwhile; run the command again"),
             error=UnreadableError,
         )
         for name in names:
@@ -383,12 +424,13 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     """
     if is_offline():
         return open_cached(text, is_config_enough=is_config_enough)
-    lock, sources = (SHARED[0] if SHARED else {}).setdefault(text, (threading.Lock(), []))
+    name, folder = split_folder(text)
+    lock, sources = (SHARED[0] if SHARED else {}).setdefault(name, (threading.Lock(), []))
     with lock:
         if not sources:
-            sources.append(_list(text))
+            sources.append(_list(name))
         source: HubSource = sources[0]
-        return source
+    return source.in_folder(folder) if folder else source
 
 
 def _list(text: str) -> HubSource:
@@ -422,10 +464,15 @@ def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
             raise unreachable(request, f'lists a file "{name}" outside of the repository')
+    top, below = _levels(sizes)
+    return HubSource(request, revision.commit, top, headers, listed=_digests(revision.files), below=below)
+
+
+def _levels(sizes: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    # the files at the top, with those of a torch distributed checkpoint, and the files in folders
     pattern = re.compile(r"(model/)?[^/]+" if "model/.metadata" in sizes else r"[^/]+", re.DOTALL)
-    wanted = {name: size for name, size in sizes.items() if pattern.fullmatch(name)}
-    below = {name: size for name, size in sizes.items() if name not in wanted}
-    return HubSource(request, revision.commit, wanted, headers, listed=_digests(revision.files), below=below)
+    top = {name: size for name, size in sizes.items() if pattern.fullmatch(name)}
+    return top, {name: size for name, size in sizes.items() if name not in top}
 
 
 def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
@@ -435,11 +482,13 @@ def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
     """
     repo, named = split_name(text)
     revision = named or "main"
-    lack, what = "", f"{repo} at {revision}"
+    folder = split_folder(text)[1]
+    lack, what = "", f"{repo} at {revision}{f' (its folder {folder})' if folder else ''}"
     options = {"revision": revision, "local_files_only": True, "allow_patterns": ["config.json"]}
     try:
-        source = FolderSource(Path(load_client().snapshot_download(repo, **options)))
-        if is_config_enough or has_weights(source):
+        source = FolderSource(Path(load_client().snapshot_download(repo, **options)) / folder)
+        is_enough = is_config_enough or bool(checkpoints_below(source))
+        if is_folder(source.root) and (is_enough or has_weights(source)):
             return source
         lack = f"{what} is in the Hub client's cache without all of its weights"
     except UnreadableError:

@@ -3,7 +3,10 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import parse_json
@@ -26,8 +29,50 @@ EXPORTS: Mapping[str, str] = {
     ".xml": "an OpenVINO graph from `optimum-cli export openvino`",
     ".onnx": "an ONNX graph from an exporter",
     ".engine": "a TensorRT engine from trtllm-build",
+    ".mxq": "a model that Mobilint's compiler made for its NPUs",
+    ".rbln": "a model that Rebellions' compiler made for its NPUs",
+    ".neff": "a model that AWS's Neuron compiler made for Trainium and Inferentia",
+    ".hef": "a model that Hailo's compiler made for its NPUs",
+    ".dlc": "a model that Qualcomm's compiler made for its NPUs",
 }
+
+
+class TrainingState(Struct, frozen=True):
+    """Weights without a config: the names of their files (a pattern), what they are, and what to do.
+
+    FOLDER in `step` stands for their folder.
+    """
+
+    files: str
+    kind: str
+    step: str
+
+
+_COPY = "copy the trainer's draft json into {} as config.json"
+# what trainers leave in the folders of a run, whole weights first
+STATES = (
+    # SafeAILab's traineagle3 (main.py, save_16bit_model), and others that save without a config
+    TrainingState(r"(pytorch_model|model)\b.*\.(bin|safetensors)", "weights", _COPY.format("FOLDER")),
+    # DeepSpeed 0.19.8 deepspeed/utils/zero_to_fp32.py:826, 829
+    TrainingState(
+        r"(bf16_)?zero_pp_rank_\d+_mp_rank_\d+_\w+_states\.pt",
+        "DeepSpeed's shards",
+        "run `python -m deepspeed.utils.zero_to_fp32 FOLDER/.. OUT`, and " + _COPY.format("OUT"),
+    ),
+    TrainingState(r"mp_rank_00_model_states\.pt", "DeepSpeed's state", _COPY.format("FOLDER")),
+    TrainingState(
+        r"model_world_size_\d+_rank_\d+\.pt",
+        "FSDP's shards, from verl",
+        "run `python -m verl.model_merger merge --backend fsdp --local_dir FOLDER --target_dir OUT`, and "
+        + _COPY.format("OUT"),
+    ),
+    TrainingState(r"__\d+_\d+\.distcp", "a torch distributed checkpoint", _COPY.format("FOLDER")),
+)
 QUANTISATION = "hf_quant_config.json"
+# PEFT's files of a LoRA adapter
+ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+# verl-SpeCo states here whether it finished writing (verl_speco/trainer/checkpoint.py:177-182)
+TRAINER_METADATA = "metadata.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
@@ -35,8 +80,6 @@ VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mappin
 MAX_BESIDE = 64 << 20
 # where the Hub's client notes what it downloaded into a folder
 DOWNLOADED = ".cache/huggingface"
-# how far below a folder checkpoints are looked for
-MAX_LEVELS, MAX_FOLDERS = 3, 500
 # a trainer's state beside the weights, which no engine reads
 NOT_WEIGHTS = r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|" + "|".join(
     map(re.escape, VOCABULARY_PICKLES)
@@ -93,35 +136,75 @@ def are_shards(names: Iterable[str]) -> bool:
     return all("-of-" in name for name in names)
 
 
-def folders_with_config(root: Path) -> tuple[str, ...]:
-    """Return the folders below `root` with a config.json and weights, newest steps first; links are skipped.
+SHARD = r"(.*)-(\d{5})-of-(\d{5})\.safetensors"
+
+
+def are_all_shards(names: Collection[str]) -> bool:
+    """Whether these weight files are all parts of the weights, by the numbers in their names."""
+    parts = [match.groups() for name in names if (match := re.fullmatch(SHARD, name))]
+    counts = {(stem, count) for stem, _, count in parts}
+    numbers = {int(number) for _, number, _ in parts}
+    is_one_set = len(parts) == len(names) and len(counts) == 1
+    return is_one_set and numbers == {*range(1, int(next(iter(counts))[1]) + 1)}
+
+
+def is_adapter(name: str, names: Collection[str]) -> bool:
+    """Whether a weight file is a LoRA adapter's, with its config beside it."""
+    return name == ADAPTER and ADAPTER_CONFIG in names
+
+
+def checkpoints_below(source: Source) -> tuple[str, ...]:
+    """Return the folders below `source` with a config.json and weights, newest steps first.
 
     Trainers export to such folders: NeMo to epoch_N_step_M/model/consolidated, others to step_N.
     """
-    checkpoints: list[str] = []
-    level = [root]
-    for _ in range(MAX_LEVELS):
-        entries = [entry for parent in level for entry in _entries(parent)]
-        level = sorted(entry for entry in entries if entry.is_dir() and not entry.is_symlink())[:MAX_FOLDERS]
-        checkpoints += [folder.relative_to(root).as_posix() for folder in level if is_checkpoint(folder)]
+    return _newest(folder for folder, names in _folders(source).items() if _holds_checkpoint(names))
 
+
+def states_below(source: Source) -> Mapping[str, "TrainingState"]:
+    """Return the folders below `source` with weights and no config.json, newest steps first.
+
+    Folders in one of them, and those of an optimizer, are left out.
+    """
+    kinds = {
+        folder: kind
+        for folder, names in _folders(source).items()
+        if CONFIG not in names and "optim" not in folder and (kind := _state_of(names))
+    }
+    parents = {folder: list(map(str, PurePosixPath(folder).parents)) for folder in kinds}
+    outer = (folder for folder in kinds if not kinds.keys() & parents[folder])
+    return {folder: kinds[folder] for folder in _newest(outer)}
+
+
+def _state_of(names: Collection[str]) -> "TrainingState | None":
+    return next((kind for kind in STATES if any(re.fullmatch(kind.files, name) for name in names)), None)
+
+
+def _folders(source: Source) -> Mapping[str, Collection[str]]:
+    # the names of the files of each folder below a source
+    folders: dict[str, list[str]] = {}
+    for name in source.names_below():
+        folder, _, file = name.rpartition("/")
+        folders.setdefault(folder, []).append(file)
+    return folders
+
+
+def _newest(folders: Iterable[str]) -> tuple[str, ...]:
     def natural(name: str) -> list[tuple[int, str]]:
         # numbers in names are sorted by their values
         return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
-    return tuple(sorted(checkpoints, key=natural, reverse=True))
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
+    return tuple(sorted(folders, key=natural, reverse=True))
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has a config beside weights."""
-    names = {entry.name for entry in _entries(folder) if entry.is_file()}
+    with suppress(OSError):
+        return _holds_checkpoint({entry.name for entry in folder.iterdir() if entry.is_file()})
+    return False
+
+
+def _holds_checkpoint(names: Collection[str]) -> bool:
     return config_name(names) is not None and any(name.endswith(WEIGHT_SUFFIXES) for name in names)
 
 
@@ -163,6 +246,8 @@ def readable_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], shards: set[str]) -> bool:
     if name.endswith(".safetensors"):
+        if is_adapter(name, sizes):
+            return False
         if SINGLE in sizes:
             return name == SINGLE
         return not shards or name in shards

@@ -32,13 +32,15 @@ from eaglectl.text import listed
 
 SCHEME = "hf://"
 REPO = r"(?a)[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
-NAME = rf"{REPO}(@\S+)?"
+# a revision has no colon (git's rule for names of branches), a folder in the repository follows one
+REST = r"(@[^\s:]+)?(:[^\s:@]+)?"
+NAME = rf"{REPO}{REST}"
 # names from before there were organisations have no org/
-OLD_NAME = r"(?a)([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?"
+OLD_NAME = rf"(?a)([A-Za-z0-9][\w.-]{{0,95}}/)?[A-Za-z0-9][\w.-]{{0,95}}{REST}"
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether `text` can name a Hub repository: org/name, org/name@revision, or hf:// before either."""
+    """Whether `text` can name a Hub repository: org/name[@revision][:folder], or hf:// before it."""
     pattern = OLD_NAME if text.startswith(SCHEME) else NAME
     return re.fullmatch(pattern, text.removeprefix(SCHEME)) is not None
 
@@ -50,8 +52,15 @@ def is_repo_name(text: str) -> bool:
 
 def split_name(text: str) -> tuple[str, str | None]:
     """Return the repository and revision of a name."""
-    repo, _, revision = text.removeprefix(SCHEME).partition("@")
+    repo, _, revision = split_folder(text)[0].removeprefix(SCHEME).partition("@")
     return repo, (unquote(revision) if text.startswith(SCHEME) else revision) or None
+
+
+def split_folder(text: str) -> tuple[str, str]:
+    """Return a name without its folder, and the folder in the repository; "" for the repository itself."""
+    scheme = SCHEME if text.startswith(SCHEME) else ""
+    name, _, folder = text.removeprefix(scheme).partition(":")
+    return scheme + name, folder.strip("/")
 
 
 # repositories opened within `shared_repositories` by their texts: a lock, and a HubSource once it is there
@@ -109,6 +118,8 @@ def blocks_of(descriptor: int) -> Iterator[bytes]:
         start += len(block)
 
 
+# how far below a folder checkpoints are looked for
+MAX_LEVELS, MAX_FOLDERS = 3, 500
 ETAG = r"[0-9a-f]{40}|[0-9a-f]{64}"
 REPOSITORY, SNAPSHOTS, BLOBS = "models--", "snapshots", "blobs"
 # larger files are kept in LFS
@@ -132,13 +143,19 @@ def is_snapshot(root: Path) -> bool:
     return root.parent.name == SNAPSHOTS and root.parent.parent.name.startswith(REPOSITORY)
 
 
-def is_blob(root: Path, path: Path) -> bool:
+def snapshot_of(folder: Path) -> Path | None:
+    """Return the snapshot that a folder, without links in its path, is or lies in; None if there is none."""
+    return next((root for root in (folder, *folder.parents) if is_snapshot(root)), None)
+
+
+def is_blob(folder: Path, path: Path) -> bool:
     """Whether a file is a blob of a snapshot's repository, or of the store that repositories share.
 
-    Both paths are without links.
+    `folder` is the snapshot, or in it. Both paths are without links.
     """
-    places = (root.parent.parent / BLOBS, root.parent.parent.parent / BLOBS)
-    return is_snapshot(root) and any(path.is_relative_to(place) for place in places)
+    root = snapshot_of(folder)
+    places = (root.parent.parent / BLOBS, root.parent.parent.parent / BLOBS) if root else ()
+    return any(path.is_relative_to(place) for place in places)
 
 
 def etag_of(path: Path) -> str | None:
@@ -210,6 +227,12 @@ class Source(Protocol):
     def path(self, name: str) -> Path | None:
         """Return the file's path on this machine; None if it is not there."""
 
+    def names_below(self) -> tuple[str, ...]:
+        """Return the relative paths of the files in its folders."""
+
+    def place_of(self, folder: str) -> str:
+        """Return the name of a folder in it, as a command takes it."""
+
 
 class FolderSource(Struct, frozen=True):
     """A local folder, or one weight file in it beside its config.json.
@@ -224,20 +247,22 @@ class FolderSource(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache.
+        """The folder's own name; org/name[:folder] for a snapshot in the Hub client's cache, or in one.
 
         A snapshot that was copied elsewhere has the last part of that name, as it is no repository.
         """
-        root = self.root.resolve()
-        if not is_snapshot(root):
-            return self.name or root.name
+        folder = self.root.resolve()
+        if (root := snapshot_of(folder)) is None:
+            return self.name or folder.name
         name = root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
-        return name if root.parents[2] == hub_cache() else name.rpartition("/")[2]
+        if root.parents[2] != hub_cache():
+            return name.rpartition("/")[2] if root == folder else folder.name
+        return name if root == folder else f"{name}:{folder.relative_to(root).as_posix()}"
 
     @property
     def is_cached(self) -> bool:
-        """Whether the folder is a snapshot in the Hub client's cache."""
-        return is_snapshot(self.root.resolve())
+        """Whether the folder is a snapshot in the Hub client's cache, or in one."""
+        return snapshot_of(self.root.resolve()) is not None
 
     @property
     def place(self) -> str:
@@ -259,6 +284,26 @@ class FolderSource(Struct, frozen=True):
             if is_folder.get("model") and (model / ".metadata").is_file():
                 names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
             return tuple(sorted(names))
+
+    def names_below(self) -> tuple[str, ...]:
+        """Return the relative paths of the files in its folders, MAX_LEVELS down; links to folders are
+        skipped.
+        """
+        files, level = list[str](), [self.root]
+        for _ in range(MAX_LEVELS):
+            entries = [entry for parent in level for entry in _entries(parent)]
+            folders = (entry for entry in entries if entry.is_dir() and not entry.is_symlink())
+            level = sorted(folders)[:MAX_FOLDERS]
+            inside = (entry for folder in level for entry in _entries(folder) if entry.is_file())
+            files += [entry.relative_to(self.root).as_posix() for entry in inside]
+        return tuple(files)
+
+    def place_of(self, folder: str) -> str:
+        """Return the path of a folder in it; org/name:folder for the cache's snapshot of a branch main."""
+        root = self.root.resolve()
+        main = root.parent.parent / "refs/main"
+        is_main = is_snapshot(root) and main.is_file() and main.read_text("utf-8", "replace") == root.name
+        return f"{self.label}:{folder}" if is_main and is_hub_name(self.label) else str(self.root / folder)
 
     def path(self, name: str) -> Path:
         """Return the path of a regular file; its name and symbolic links must stay in the folder.
@@ -371,6 +416,13 @@ class FolderSource(Struct, frozen=True):
         """Return bytes [start, stop) of a file. Raises UnreadableError."""
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def check_whole(label: str, name: str, size: int) -> None:

@@ -16,6 +16,7 @@ from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.files.text_part import text_part
+from eaglectl.formats.beside import notes_beside
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import (
     OBJECTS,
@@ -65,6 +66,7 @@ SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "rope": ("10000", "stored", "target", *SCALINGS, "10000,plain", "target,plain"),  # or another base
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
+    "adapter": ("merged",),
     "mask_token_id": (),  # a number
     "rms_norm_eps": ("1e-06", "1e-05"),
     "harmless": (),  # config keys
@@ -175,6 +177,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
     keys.notes.extend(vocabulary_notes(stored.checkpoint, dims, tensors, target))
+    keys.notes.extend(notes_beside(stored.checkpoint, tensors, answers))
     tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
     note_names(keys, names, tensors, dims, has_token_list=has_token_list)

@@ -12,9 +12,11 @@ from eaglectl.errors import UnreadableError
 from eaglectl.files.source import FolderSource
 from eaglectl.judge.rule import AllowTable, Policy
 from tests.builders import (
+    HIDDEN,
     drafter_config,
     drafter_folder,
     drafter_tensors,
+    floats,
     framed,
     safetensors_bytes,
     sharded_folder,
@@ -73,11 +75,30 @@ def distribute_weights(folder: Path) -> None:
 TWICE = json.dumps(drafter_config())[:-1].encode() + b', "hidden_size": 32}'
 MORE = dict.fromkeys((*drafter_tensors(), "norm.bias"), "model.safetensors")
 EMPTY = safetensors_bytes({})
+PEFT = b'{"peft_type": "LORA", "r": 4}'
+
+
+def adapter(*modules: tuple[str, int]) -> dict[str, bytes]:
+    """A LoRA adapter beside the drafter: the first factor of each module, by the width of its input."""
+    names = {f"base_model.model.{name}.lora_A.weight": floats(name, 4, width) for name, width in modules}
+    return {"adapter_config.json": PEFT, "adapter_model.safetensors": safetensors_bytes(names)}
+
+
+DEEP, OF_DRAFTER = ("model.layers.35.self_attn.q_proj", HIDDEN), ("layers.0.self_attn.q_proj", 2 * HIDDEN)
+# of the drafter's layer by its name, and of the target's by its width
+SHALLOW = ("model.layers.0.self_attn.q_proj", HIDDEN)
 LOGS = Policy(allow=AllowTable(files=("*.log",)))
 BAD = (
     Patch("no weights", "EGL001", also=remove("model.safetensors"), says="no weights"),
     Patch("two weight files", "EGL001", also=rename_weights, says="2 .safetensors files"),
     add("a weight file beside another", "EGL001", {"adapter_model.safetensors": EMPTY}, "vLLM loads both"),
+    add("the target's adapter", "EGL001 EGL010", adapter(SHALLOW, DEEP), "is merged into"),
+    add("an adapter of the target's first layer", "EGL001 EGL010", adapter(SHALLOW), "is merged into"),
+    add("an adapter without weights here", "EGL010", {"adapter_config.json": PEFT}, "is merged into"),
+    add("the drafter's adapter", "EGL001 EGL010", adapter(OF_DRAFTER), "merge it into the drafter"),
+    add("an unfinished save", "EGL005 EGL011", {"metadata.json": b'{"complete": false}'}, "verl-SpeCo"),
+    add("a finished save", "EGL005", {"metadata.json": b'{"complete": true}'}, "metadata.json"),
+    add("another tool's metadata", "EGL005", {"metadata.json": b"[0]"}, "metadata.json"),
     add("no tensors", "EGL001", {"model.safetensors": EMPTY}, "no tensors"),
     add("index of other files", "EGL001", {INDEX: index(x="model-00001-of-00002.safetensors")}, "00001-of"),
     add("a pickle beside the weights", "EGL002", {"pytorch_model.bin": b"x"}, "pytorch_model.bin"),
@@ -123,6 +144,18 @@ def test_what_is_damaged_fails_and_what_is_no_checkpoint_could_not_be_looked_at(
     assert Patch("cut", "", also=cut).report(tmp_path).verdict == "fail"
     (tmp_path / "empty").mkdir()
     assert eaglectl.validate(str(tmp_path / "empty")).verdict == "could-not-look"
+
+
+def test_an_adapter_of_the_target_stays_an_open_question_until_it_is_answered(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    for name, data in adapter(DEEP).items():
+        (folder / name).write_bytes(data)
+    with pytest.raises(eaglectl.UsageError, match="adapter=merged"):
+        eaglectl.convert(folder, tmp_path / "out")
+    eaglectl.convert(folder, tmp_path / "out", semantics=["adapter=merged"])
+    assert not list((tmp_path / "out").glob("adapter*"))
+    (finding,) = (f for f in eaglectl.validate(folder).findings if f.rule.id == "EGL001")
+    assert "remove" not in finding.fix and "keep the adapter" in finding.fix
 
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -24,7 +24,7 @@ Sources = Annotated[
     typer.Argument(
         metavar="SOURCE...",
         help="Checkpoint folders, weight files next to their config.json, or Hub repositories:"
-        " org/name[@revision].",
+        " org/name[@revision][:folder].",
         autocompletion=offered,
     ),
 ]
@@ -64,11 +64,12 @@ def inspect_command(
 def _list_checkpoints(folder: Path) -> None:
     """List the drafters below a folder that is no checkpoint. Raises UnreadableError with the newest."""
     from eaglectl.files.files import errors_about, is_folder
-    from eaglectl.files.layout import folders_with_config, is_checkpoint
+    from eaglectl.files.layout import checkpoints_below, is_checkpoint
     from eaglectl.formats.other_drafters import why_other
 
     with errors_about(folder):
-        names = folders_with_config(folder) if is_folder(folder) and not is_checkpoint(folder) else ()
+        is_run = is_folder(folder) and not is_checkpoint(folder)
+        names = checkpoints_below(FolderSource(folder)) if is_run else ()
         others = [name for name in names if why_other(FolderSource(folder / name))]
         drafters = [str(folder / name) for name in names if name not in others]
         for path in drafters:

@@ -20,7 +20,16 @@ from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import HEADER, JSON, LFS_POINTER, POINTER, SHARDS, UNSAFE, WEIGHTS, parse_json
-from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, are_shards, is_openvino_weights
+from eaglectl.files.layout import (
+    ADAPTER_CONFIG,
+    INDEX,
+    NOT_WEIGHTS,
+    PICKLES,
+    SINGLE,
+    are_shards,
+    is_adapter,
+    is_openvino_weights,
+)
 from eaglectl.formats.catalogue import detect, flattened
 from eaglectl.formats.config_keys import Keys, is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
@@ -50,6 +59,9 @@ DEVICES = r"(?i)(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?"
 PLAIN = re.compile(r"[A-Za-z0-9._+@=-][A-Za-z0-9._+@= -]*")
 
 
+KEEP_ADAPTER = "keep the adapter for its model, and run `eaglectl convert SOURCE`, which leaves it out."
+
+
 @rule("EGL001", "one-weight-source", "error")
 def one_weight_source(subject: Subject) -> Iterator[Match]:
     """The folder holds its weights exactly once: one safetensors file, or the shards of one index.
@@ -75,7 +87,9 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
     if INDEX not in subject.names:
         for name in _strays(subject):
             yield Match(
-                f"{name} is beside {files[0]}, and no {INDEX} selects one of them; vLLM loads both", name
+                f"{name} is beside {files[0]}, and no {INDEX} selects one of them; vLLM loads both",
+                name,
+                fix=KEEP_ADAPTER if is_adapter(name, subject.names) else "",
             )
     elif SINGLE in files and (others := set(_weight_map(subject).values()) - {SINGLE}):
         names = ", ".join(sorted(map(str, others))[:3])
@@ -141,7 +155,8 @@ def unknown_file(subject: Subject) -> Iterator[Match]:
 
     Fix: remove the file, or allow its name by `files` in the policy.
     """
-    allowed = (*KNOWN, *subject.policy.allowed.get("files", ()))
+    adapter = ("adapter_*",) if ADAPTER_CONFIG in subject.names else ()  # which EGL010 reports
+    allowed = (*KNOWN, *adapter, *subject.policy.allowed.get("files", ()))
     for name in subject.names:
         is_reported = _is_pickle(subject, name) or name.endswith(CODE)  # by EGL002
         if not is_reported and not any(fnmatchcase(name, pattern) for pattern in allowed):
@@ -774,6 +789,34 @@ RULES = (
     EAGLE-3 class, or runs as a drafter whose drafts are never accepted.
 
     Fix: pass the folder of the drafter.
+    """,
+    ),
+    note_rule(
+        "EGL010",
+        "adapter",
+        "error",
+        """No LoRA adapter lies beside the drafter, or it is stated that the target is merged with it.
+
+    ModelOpt trains a LoRA of the target together with the drafter (eagle_base_lora) and exports it to the
+    drafter's folder. The drafter then reads other states from the plain target than in training. vLLM and
+    SGLang serve no drafter with an adapter, and open the adapter's file with the weights.
+
+    Fix: merge the adapter into the target, serve the drafter with the merged target, and run
+    `eaglectl convert SOURCE --target TARGET --source-semantics adapter=merged`.
+    """,
+        "settle",
+        is_fault=True,
+    ),
+    note_rule(
+        "EGL011",
+        "unfinished-save",
+        "error",
+        """The trainer finished writing the checkpoint.
+
+    verl-SpeCo writes "complete" into metadata.json, and takes no checkpoint up again where it is false: its
+    weights may be cut, or those of two steps.
+
+    Fix: pass the folder of a finished save.
     """,
     ),
     note_rule(

@@ -50,7 +50,6 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/t2d that does not": DIVIDED,
     "llama3/input_norm without the flag": DIVIDED,
     "llama3/weights twice": DIVIDED,
-    "llama3/two shards, no index": DIVIDED,
     "llama3/two shards, a name not in the index": DIVIDED,
     "llama3/two shards, a name pointing wrong": DIVIDED,
     "llama3/two shards, a tensor in both": DIVIDED,
