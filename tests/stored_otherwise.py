@@ -6,6 +6,7 @@ They are made with numpy on the file's own bytes, apart from the code that repai
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from tests.builders import Stored, read_safetensors, write_safetensors
 
 Tensors = dict[str, Stored]
+Change = Callable[[Tensors, Mapping[str, Any]], None]
 LAYER = "layers.0."
 
 
@@ -109,6 +111,28 @@ def input_halves(tensors: Tensors, config: Mapping[str, Any]) -> None:
         moved(tensors, f"{LAYER}self_attn.{part}.weight", None, (1, 0))
 
 
+def fused(modules: Sequence[str], groups: Callable[[Mapping[str, Any]], int], *, as_groups: bool) -> Change:
+    """The rows of modules, fused by groups and cut part by part; with `as_groups` the other way round."""
+
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        names = [f"{LAYER}{module}.weight" for module in modules]
+        counts, count = [tensors[name][1][0] for name in names], groups(config)
+        starts = [sum(counts[:at]) for at in range(len(counts))]
+        order = [
+            start + group * (size // count) + row
+            for group in range(count)
+            for start, size in zip(starts, counts, strict=True)
+            for row in range(size // count)
+        ]
+        taken = np.argsort(order) if as_groups else np.array(order)
+        data = [np.frombuffer(tensors[name][2], "u1").reshape(tensors[name][1][0], -1) for name in names]
+        whole = np.concatenate(data)[taken]
+        for name, start, size in zip(names, starts, counts, strict=True):
+            tensors[name] = (*tensors[name][:2], whole[start : start + size].tobytes())
+
+    return change
+
+
 def without(*names: str) -> Callable[[Tensors, Mapping[str, Any]], None]:
     def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
         for name in names:
@@ -142,6 +166,32 @@ QUERY_KEY = Misread(
 FOUR_TURNED = Misread("query heads turned", "--fix-reading heads=3,0,1,2", heads(1, 2, 3, 0))
 THREE_TURNED = Misread("query heads turned", "--fix-reading heads=2,0,1", heads(1, 2, 0))
 GROUPED = Misread("query heads by columns", "--fix-reading heads=0,2,1,3", heads(0, 2, 1, 3))
+ATTENTION, MLP = [f"self_attn.{part}_proj" for part in "qkv"], ["mlp.gate_proj", "mlp.up_proj"]
+KEYS, NEURONS = itemgetter("num_key_value_heads"), itemgetter("intermediate_size")
+# Megatron's linear_qkv cut part by part (NeMo RL pull request 2802), and the reverse
+FUSED = (
+    Misread(
+        "groups cut part by part",
+        "--fix-reading fused-qkv=per-group",
+        fused(ATTENTION, KEYS, as_groups=False),
+    ),
+    Misread(
+        "parts cut by groups", "--fix-reading fused-qkv=part-by-part", fused(ATTENTION, KEYS, as_groups=True)
+    ),
+    Misread(
+        "k and v by heads", "--fix-reading fused-kv=per-group", fused(ATTENTION[1:], KEYS, as_groups=False)
+    ),
+    Misread(
+        "gate and up interleaved",
+        "--fix-reading fused-gate-up=per-group",
+        fused(MLP, NEURONS, as_groups=False),
+    ),
+    Misread(
+        "gate and up in halves",
+        "--fix-reading fused-gate-up=part-by-part",
+        fused(MLP, NEURONS, as_groups=True),
+    ),
+)
 # what an MLA class rotates are pairs
 HALVED = Misread("rotary rows in halves", "--fix-reading rotary=halves", in_halves)
 PAIRED_TWICE = Misread("rotary rows as pairs twice", "--fix-reading rotary=interleaved-twice", in_pairs)

@@ -11,7 +11,7 @@ from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.readings import READINGS
 from tests.builders import call, read_safetensors, refusal
 from tests.pairs import MLA, SECOND, Trained
-from tests.stored_otherwise import GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of
+from tests.stored_otherwise import FUSED, GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of
 from tests.tiny import TARGET, TINY
 
 # faults that move tensors of an MLA drafter, and those that need as many key as query heads
@@ -42,7 +42,7 @@ def repaired(good: Path, target: Path, fault: Misread, folder: Path) -> None:
 
 
 @pytest.mark.fast(6)
-@pytest.mark.parametrize("fault", [*STORED, GROUPED], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*STORED, GROUPED, *FUSED], ids=lambda fault: fault.name)
 def test_a_repair_gives_the_bytes_of_the_good_drafter(fault: Misread, good: Path, tmp_path: Path) -> None:
     repaired(good, TARGET, fault, tmp_path)
 
@@ -79,6 +79,7 @@ def test_a_repair_is_a_named_step_and_is_recorded(good: Path, tmp_path: Path) ->
         ("fc-order=0,1,1", "an order of the numbers 0 to 2"),
         ("fc-order=a,b,c", "an order of the numbers 0 to 2"),
         ("heads=0,1,2", "an order of the numbers 0 to 3"),
+        ("fused-qkv=3", "--fix-reading fused-qkv=3: per-group or part-by-part was expected"),
         ("q-k=exchanged", "this drafter's shapes do not fit that reading"),
         ("state-order=0,2,1", "this drafter's shapes do not fit that reading"),
         ("norms=twice", "--fix-reading norms=twice: exchanged was expected"),
@@ -89,6 +90,13 @@ def test_a_reading_that_cannot_be_is_refused(reading: str, words: str, good: Pat
     given = ("-o", tmp_path / "out", "--target", TARGET, "--fix-reading", reading)
     assert words in refusal(2, "convert", good, *given)
     assert not (tmp_path / "out").exists()
+
+
+def test_one_group_of_keys_has_one_order_of_a_fused_matrix(good: Path) -> None:
+    drafter = eaglectl.inspect(good, target=TARGET).drafter
+    alone = replace(drafter, dims=replace(drafter.dims, kv_heads=1))
+    assert not list(READINGS["fused-qkv"].values(alone)) and list(READINGS["fused-qkv"].values(drafter))
+    assert not list(READINGS["fused-kv"].values(alone))
 
 
 def test_query_heads_are_read_by_columns_of_both_layouts(good: Path) -> None:

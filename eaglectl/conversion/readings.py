@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import permutations
+from itertools import accumulate, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from eaglectl.drafter.tensors import (
     identity,
     is_norm,
     is_quantised_part,
+    joined,
     moved_back,
     offset_targets,
     read_vocabulary,
@@ -73,9 +74,9 @@ class FixReading(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """A tensor of the repaired drafter, made of the stored `source`.
 
-    `rows` are the rows of `source` in their new order. `blocks` is the new order of equal blocks of columns
-    (of elements, for a vector). None: as they are. `added` is added to each number. `dtype` is the dtype of
-    the stored words, None for the stated one.
+    `rows` are the rows of `source` in their new order, numbered on through the tensors of `beside`. `blocks`
+    is the new order of equal blocks of columns (of elements, for a vector). None: as they are. `added` is
+    added to each number. `dtype` is the dtype of the stored words, None for the stated one.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Move(Struct, frozen=True):
     blocks: tuple[int, ...] | None = None
     added: int = 0
     dtype: str = ""
+    beside: tuple[str, ...] = ()
 
 
 def readings(drafter: Drafter) -> Iterator[FixReading]:
@@ -166,10 +168,7 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
     """Return the drafter with tensors moved; each move reads the tensors from before all moves."""
     moved: dict[str, Tensor] = {}
     for move in moves:
-        module, _, part = move.source.rpartition(".")
-        tensor = drafter.tensors.get(move.source)
-        if tensor is None or (part == "weight" and len(tensor.shape) > 1):
-            tensor = unquantised_weight(drafter, module)
+        tensor = joined([_movable(drafter, name) for name in (move.source, *move.beside)])
         if move.rows is not None:
             tensor = tensor.with_rows(move.rows)
         if move.blocks is not None:
@@ -179,6 +178,14 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
             tensor = replace(tensor, origin=Computed(how, (tensor,), add))
         moved[move.name] = replace(tensor, name=move.name, dtype=move.dtype or tensor.dtype)
     return replace(drafter, tensors={**drafter.tensors, **moved})
+
+
+def _movable(drafter: Drafter, name: str) -> Tensor:
+    module, _, part = name.rpartition(".")
+    tensor = drafter.tensors.get(name)
+    if tensor is None or (part == "weight" and len(tensor.shape) > 1):
+        return unquantised_weight(drafter, module)
+    return tensor
 
 
 class _Declared(Struct, frozen=True):
@@ -242,6 +249,65 @@ def _made_of(name: str, source: str) -> _Declared:
     return _Declared(
         f"{name} computed from {source}", values, lambda *_: [Move(name, source)], "computed {value}"
     )
+
+
+# ------------------------------------------------------------------------------------------ fused matrices
+
+# how a fused matrix orders the rows of its parts: those of each group (a head, a neuron) together, or part
+# after part
+GROUPED, WHOLE = "per-group", "part-by-part"
+
+
+def _fused(*modules: str) -> _Declared:
+    """Declare the rows of modules that were cut out of their fused matrix by the other of the two orders.
+
+    Megatron, GPT-NeoX and Falcon fuse q, k and v (and k and v) by groups of heads, others part by part;
+    NeMo RL's export cut Megatron's matrix as if it were the other (pull request 2802).
+    """
+
+    def values(drafter: Drafter) -> Iterator[str]:
+        order = _grouped_rows(drafter, modules)
+        if order and order != tuple(range(len(order))):
+            yield from (GROUPED, WHOLE)
+
+    def make(drafter: Drafter, value: str) -> Iterator[Move]:
+        order, starts = _grouped_rows(drafter, modules), [0, *accumulate(_stored_rows(drafter, modules))]
+        if value == GROUPED:  # row order[i] of the parts is stored as row i
+            order = tuple(sorted(range(len(order)), key=order.__getitem__))
+        for layer, part in product(range(drafter.dims.layers), ("weight", "bias")):
+            names = [f"layers.{layer}.{module}.{part}" for module in modules]
+            if all(name in drafter.tensors for name in names):
+                for name, start, stop in zip(names, starts, starts[1:], strict=False):
+                    yield Move(name, names[0], order[start:stop], beside=tuple(names[1:]))
+
+    parts = [module.rpartition(".")[2].partition("_")[0] for module in modules]
+    return _Declared(f"rows of fused {'/'.join(parts)} {{value}}", values, make)
+
+
+def _grouped_rows(drafter: Drafter, modules: Sequence[str]) -> tuple[int, ...]:
+    """Return the rows of modules, numbered part by part, in the order of the groups; empty if they have none.
+
+    A group is a head of keys with its queries, or a neuron.
+    """
+    counts = _stored_rows(drafter, modules)
+    groups = counts[0] if counts and modules[0].startswith("mlp.") else drafter.dims.kv_heads
+    if not counts or not groups or any(count % groups for count in counts):
+        return ()
+    starts = [0, *accumulate(counts)]
+    return tuple(
+        start + group * (count // groups) + row
+        for group in range(groups)
+        for start, count in zip(starts, counts, strict=False)
+        for row in range(count // groups)
+    )
+
+
+def _stored_rows(drafter: Drafter, modules: Sequence[str]) -> list[int]:
+    # the rows of the first layer's modules; none unless all are stored, of one dtype and width
+    weights = [drafter.tensors.get(f"layers.0.{module}.weight") for module in modules]
+    stored = [weight for weight in weights if weight and isinstance(weight.origin, tuple)]
+    kinds = {(weight.shape[1:], weight.dtype) for weight in stored}
+    return [weight.shape[0] for weight in stored] if len(stored) == len(modules) and len(kinds) == 1 else []
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -447,6 +513,9 @@ READINGS: Mapping[str, _Declared] = {
     "state-order": _Declared("aux states {value}, with their norms", _normed_orders, _state_moves),
     "q-k": _exchange("self_attn.q_proj", "self_attn.k_proj"),
     "k-v": _exchange("self_attn.k_proj", "self_attn.v_proj"),
+    "fused-qkv": _fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "fused-kv": _fused("self_attn.k_proj", "self_attn.v_proj"),
+    "fused-gate-up": _fused("mlp.gate_proj", "mlp.up_proj"),
     "norms": _exchange("hidden_norm", "input_layernorm"),
     "input": _Declared("embedding and state {value}", lambda _: ["exchanged"], _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves),

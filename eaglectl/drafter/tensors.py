@@ -153,6 +153,20 @@ class Tensor(Struct, frozen=True):
         )
 
 
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all tensors as one tensor, with the first one's name; no value changes.
+
+    Several tensors are of stored bytes, one dtype, and one shape but for their rows.
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    segments = [
+        segment for tensor in tensors if isinstance(tensor.origin, tuple) for segment in tensor.origin
+    ]
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    return replace(tensors[0], shape=(rows, *tensors[0].shape[1:]), origin=tuple(segments))
+
+
 def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
     """Return bytes [start, stop) of the concatenated segments, as segments."""
     pieces, position = [], 0

@@ -84,6 +84,11 @@ def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
 Weights = Mapping[str, torch.Tensor]
 
 
+def concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the rows of all matrices as one matrix."""
+    return torch.cat(tuple(parts))
+
+
 class Slots(NamedTuple):
     """The inputs of attention at some slots: `x` [batch, slots, input] and `positions` [batch, slots]."""
 

@@ -505,10 +505,14 @@ class Stage:
 
 
 def moved_weights(weights: "Weights", moved: Iterable[Move]) -> "Weights":
-    """Return the weights with each moved tensor computed from its source."""
+    """Return the weights with each moved tensor computed from its sources."""
+    from eaglectl.reference.model import concatenated  # late: it loads torch
+
     computed = {}
     for move in moved:
         tensor = weights[move.source] + move.added if move.added else weights[move.source]
+        if move.beside:
+            tensor = concatenated([tensor, *(weights[name] for name in move.beside)])
         if move.rows is not None:
             tensor = tensor[list(move.rows)]
         if move.blocks is not None:
