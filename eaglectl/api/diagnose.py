@@ -253,7 +253,7 @@ class Looks(Struct, frozen=True):
             return ""
         words = [] if place is None else ["--prompts", as_path(place)]
         words += ["--sample", str(needed)] if needed < files[place] else []
-        for name in ("engine", "run_in", "max_tokens", "temperature", "expected"):
+        for name in ("engine", "run_in", "max_tokens", "temperature", "expected", "base_target"):
             if (value := getattr(self.options, name)) != declared[name].default:
                 words += [declared[name].flag, without_secrets(str(getattr(value, "text", value)))]
         return self._command("diagnose", *words)
@@ -281,13 +281,18 @@ class Looks(Struct, frozen=True):
         """Run with the user's temperature and the chat template, if these can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats, config = self._as_chats(), self.target.config or {}
-        temperature = self.options.temperature
+        temperature, base = self.options.temperature, self.options.base_target
         evidence = replace(
             evidence,
             is_target_quantised=any(part.get("quantization_config") for part in (config, text_part(config))),
             has_own_embedding="embed_tokens.weight" in drafter.tensors,
             sampled=self._smoke("reference", temperature) if temperature > 0 else None,
         )
+        if base is not None:
+            try:
+                evidence = replace(evidence, base=self._smoke("reference", target=as_target(base)))
+            except (RefusedError, UsageError, UnreadableError) as error:
+                evidence = evidence.without("base", error)
         if not chats or not evidence.may_be_low:
             return evidence
         # prompts can be too long with the template; the diagnosis reports it
@@ -297,9 +302,11 @@ class Looks(Struct, frozen=True):
             return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
         return evidence
 
-    def _smoke(self, engine: str, temperature: float = 0.0, **fields: Any) -> SmokeReport:
+    def _smoke(
+        self, engine: str, temperature: float = 0.0, *, target: TargetChoice | None = None, **fields: Any
+    ) -> SmokeReport:
         options = replace(self._smoke_options(engine), temperature=temperature, **fields)
-        return smoke_drafts(self.source, self.target, options, self.on_progress, is_brief=True)
+        return smoke_drafts(self.source, target or self.target, options, self.on_progress, is_brief=True)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
         # a server loads the target itself, and does not take the option

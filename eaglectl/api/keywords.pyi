@@ -85,6 +85,7 @@ class DiagnoseFields(TypedDict, total=False):
     prompts: StrPath | None
     k: int
     expected: float | None
+    base_target: StrPath | None
     measure: bool
     answers: Answers
 

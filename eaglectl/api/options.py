@@ -567,6 +567,15 @@ class DiagnoseOptions(DraftOptions, frozen=True):
     expected: Annotated[
         float | None, Option("The acceptance length that training reported; a lower one counts as low.")
     ] = None
+    base_target: Annotated[
+        str | None,
+        Option(
+            "The target that the drafter was trained with, such as the base model of a fine-tuned target: the"
+            " same prompts are run with it too.",
+            value="MODEL",
+            complete="checkpoints",
+        ),
+    ] = None
     measure: Annotated[bool, MEASURE] = True
 
     @property

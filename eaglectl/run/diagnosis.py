@@ -60,7 +60,13 @@ MISSING = {
     "sampled": "measured greedily; pass --temperature with the temperature of production",
     "templated": "runs only if acceptance may be low, on plain prompts that fit into the context with the"
     " target's chat template",
+    "base": "the target of the training was not given; pass it (the base model of a fine-tuned target) with"
+    " --base-target",
 }
+NOT_THE_BASE = (
+    "; the target was not compared with the one of the training, and fine-tuning shows in no file of the"
+    " drafter: pass the base model with --base-target to measure both"
+)
 CONTRADICTION = "d2t-t2d"
 CHOICE = "; the first command assumes that t2d is right, the second that d2t is"
 ROTATED, MARKED = "rotated-target", "marked-rotation"
@@ -72,10 +78,10 @@ class Evidence(Struct, frozen=True):
 
     `reference` has the results of the sensitivity probe, `layers` those of other aux boundaries. `sampled` is
     a second run of the reference at the requested temperature, `templated` one with the same texts in the
-    target's chat template. `expected` is the acceptance length that training reported. `commands` are the
-    next commands by name, without repairs that are known to fail. `gaps` state why a look is missing, by
-    look; `refusals` why it refused the drafter. `as_stored` are the newest releases that do not run the file
-    as stored, if no engine was requested.
+    target's chat template, `base` a run with the target of the training. `expected` is the acceptance length
+    that training reported. `commands` are the next commands by name, without repairs that are known to fail.
+    `gaps` state why a look is missing, by look; `refusals` why it refused the drafter. `as_stored` are the
+    newest releases that do not run the file as stored, if no engine was requested.
     """
 
     validated: Report
@@ -87,6 +93,7 @@ class Evidence(Struct, frozen=True):
     engine: SmokeReport | None = None
     sampled: SmokeReport | None = None
     templated: SmokeReport | None = None
+    base: SmokeReport | None = None
     is_target_quantised: bool = False
     has_own_embedding: bool = False
     gaps: Mapping[str, str] = field(default_factory=dict)
@@ -625,6 +632,7 @@ def _weak(evidence: Evidence, served: SmokeReport) -> Outcome:
     return Shown(
         f"{_figures(served)}: alive, not better in any reading, and below the {threshold[0]:g}"
         f" {threshold[1]}: it needs more training, or prompts like those it was trained on"
+        f"{'' if evidence.base else NOT_THE_BASE}"
     )
 
 
@@ -662,6 +670,7 @@ def _not_found(evidence: Evidence, served: SmokeReport) -> Outcome:
         )
     elif evidence.expected is not None:
         words += f", below --expected {evidence.expected:g}, without a cause found"
+        words += "" if evidence.base else NOT_THE_BASE
     elif floor := evidence.floor:
         words += (
             f", below {floor.length:.2f}, the lowest of any published drafter that works"
@@ -927,6 +936,23 @@ CAUSES: tuple[Cause, ...] = (
         how="low acceptance, and an embedding that is not the target's (EGL704)",
         advice="Pass the revision that the drafter was trained for.",
         test=_other_revision,
+    ),
+    Cause(
+        "tuned-target",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a target with other weights than the one of the training",
+        how="whether acceptance is higher with the target of the training (`--base-target`)",
+        advice="Train the drafter on the states of this target, or serve the one of the training.",
+        test=partial(
+            _other_run,
+            missing=MISSING["base"],
+            is_gain=True,
+            words="acceptance length {run.measured.length.value:.2f} with the target of the training, and"
+            " {reference.measured.length.value:.2f} with this one, on the same prompts (x{change.words}):"
+            " this target has other weights, as after fine-tuning; train the drafter on its states",
+        ),
+        needs="base",
     ),
     Cause(
         "quantised-target",
