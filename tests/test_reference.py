@@ -15,6 +15,7 @@ from eaglectl.drafter.drafter import Norms, Rope  # noqa: E402
 from eaglectl.drafter.tensors import Dimensions  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.reference.model import DraftModel, Rotary, _frequencies  # noqa: E402
+from eaglectl.reference.quantised import dequantised  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target_model import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -207,3 +208,83 @@ def test_a_partial_rotary_turns_the_first_part_of_a_head_and_leaves_the_rest(sha
     rotated = rotary(32, partial_rotary_factor=share).rotate(x, positions)
     assert torch.equal(rotated[..., part:], x[..., part:])
     assert torch.equal(rotated[..., :part], rotary(part).rotate(x[..., :part], positions))
+
+
+# quantised weights
+
+
+def of(kind: str, *rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows).to(getattr(torch, kind))
+
+
+# parts of a module as stored, and the weight that they mean
+QUANTISED_PARTS: dict[str, tuple[dict[str, torch.Tensor], list[list[float]]]] = {
+    "FP8 by tensor": (
+        {"weight": of("float8_e4m3fn", [1, -2], [4, 0.5]), "weight_scale": torch.tensor(0.5)},
+        [[0.5, -1], [2, 0.25]],
+    ),
+    "FP8 by rows": (
+        {"weight": of("float8_e4m3fn", [1, -2], [4, 0.5]), "weight_scale": torch.tensor([2.0, 10.0])},
+        [[2, -4], [40, 5]],
+    ),
+    "FP8 by blocks": (
+        {
+            "weight": of("float8_e4m3fn", [1, 1, 1], [1, 1, 1], [1, 1, 1]),
+            "weight_scale_inv": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        },
+        [[1, 1, 2], [1, 1, 2], [3, 3, 4]],
+    ),
+    "INT8": (
+        {
+            "weight": of("int8", [-128, 127]),
+            "weight_scale": torch.tensor([[0.5]]),
+            "input_scale": torch.ones(()),
+        },
+        [[-64, 63.5]],
+    ),
+    # numbers from the lowest half byte of a word on: 8 stands for 0
+    "INT4, packed": (
+        {
+            "weight_packed": torch.tensor([[0x1888F870]], dtype=torch.int32),
+            "weight_scale": torch.tensor([[1.0, 10.0]]),
+            "weight_shape": torch.tensor([1, 8]),
+        },
+        [[-8, -1, 0, 7, 0, 0, 0, -70]],
+    ),
+    "NVFP4 of compressed-tensors": (
+        {
+            "weight_packed": torch.tensor([[0x21, 0xF9]], dtype=torch.uint8),
+            "weight_scale": of("float8_e4m3fn", [4]),
+            "weight_global_scale": torch.tensor([2.0]),
+        },
+        [[1, 2, -1, -12]],
+    ),
+    "NVFP4 of ModelOpt": (
+        {
+            "weight": torch.tensor([[0x21, 0xF9]], dtype=torch.uint8),
+            "weight_scale": of("float8_e4m3fn", [4]),
+            "weight_scale_2": torch.tensor(0.5),
+        },
+        [[1, 2, -1, -12]],
+    ),
+}
+
+
+@pytest.mark.parametrize("method", QUANTISED_PARTS)
+def test_quantised_weights_are_multiplied_out(method: str) -> None:
+    parts, meant = QUANTISED_PARTS[method]
+    norm = torch.ones(2)
+    stored = {f"fc.{name}": part for name, part in parts.items()} | {"norm.weight": norm, "a.k_scale": norm}
+    plain = dequantised(stored)
+    assert plain["fc.weight"].tolist() == meant and plain["norm.weight"] is norm
+    assert set(plain) == {"fc.weight", "norm.weight"}
+
+
+@pytest.mark.parametrize("part", ["qweight", "weight_zero_point", "weight_g_idx"])
+def test_other_quantisations_are_refused_by_the_part(part: str) -> None:
+    packed = torch.zeros(1, 1, dtype=torch.int32)
+    scale = {"fc.weight_scale": torch.ones(1)}
+    with pytest.raises(eaglectl.RefusedError, match=rf"fc\.{part}: .*--run-in vllm"):
+        dequantised({"fc.weight_packed": packed, **scale, f"fc.{part}": packed})
+    with pytest.raises(eaglectl.RefusedError, match=r"fc\.weight_packed"):  # of unknown width
+        dequantised({"fc.weight_packed": packed, **scale})

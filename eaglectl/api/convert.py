@@ -642,7 +642,10 @@ def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: TargetC
     check(
         *((True, f"not measured: {problem.text}") for problem in drafter.notes_at("problem")),
         *((True, f"not measured: {about} is open too, and drafting does not show it") for about in others),
-        (drafter.quantisation is not None, "not measured: the reference does not run quantised drafters"),
+        (
+            drafter.quantisation is not None,
+            "not measured: it is quantised; measure the unquantised drafter",
+        ),
         (
             Feature.PARALLEL in drafter.features(),
             "not measured: it drafts in parallel, and the reference drafts token by token",

@@ -30,6 +30,7 @@ from eaglectl.api.options import (
 from eaglectl.api.sources import opened
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import ENGINES, usual_release
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
@@ -43,6 +44,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.formats.tables import marked_tokens
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.results import Inspection
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
 from eaglectl.run.installed import load_only as load
@@ -114,6 +116,8 @@ def smoke(
     wrong = []
     if report.run.engine == "reference":
         judged = inspect(source, target=target, answers=options.answers)
+        if judged.drafter.quantisation is not None:
+            report = replace(report, reasons=(*report.reasons, *_quantised_notes(judged, options.against)))
         latest = {
             verdict.engine: verdict for verdict in judged.verdicts if ENGINES[verdict.engine].is_default
         }
@@ -130,6 +134,30 @@ def smoke(
         f" {'does' if len(names) == 1 else 'do'} not read the file as trained{why}"
     )
     return replace(report, reasons=(*report.reasons, Reason("note", note, (repair,))))
+
+
+def _quantised_notes(judged: Inspection, against: str | None) -> Iterator[Reason]:
+    """Yield what the reference leaves out of a quantised drafter, what it saves, and who loads it."""
+    yield Reason(
+        "note",
+        "the weights are multiplied out here, and activations are not quantised: a kernel that quantises them"
+        " (W8A8, W4A4) may accept less",
+    )
+    if against is not None:
+        bytes_here = judged.checkpoint.nbytes
+        bytes_there = read_checkpoint(open_folder(on_disk(against)), headers_only=True).nbytes
+        saved = 1 - bytes_here / bytes_there
+        yield Reason("note", f"{bytes_here:,} of the {bytes_there:,} bytes of {against}: {saved:.0%} saved")
+    names = []
+    for engine in dict.fromkeys(verdict.engine for verdict in judged.verdicts):
+        served = [
+            verdict.release
+            for verdict in judged.verdicts
+            if verdict.engine == engine and verdict.outcome.is_served
+        ]
+        if served:
+            names.append(f"{ENGINES[engine].title} {ranges(served, ENGINES[engine].releases)}")
+    yield Reason("note", f"run as quantised by {listed(names) or 'no release that was judged'}")
 
 
 def smoke_drafts(

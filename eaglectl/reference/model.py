@@ -25,6 +25,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from eaglectl.drafter.drafter import Drafter, Norms, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.errors import RefusedError
+from eaglectl.reference.quantised import dequantised
 
 
 class Rotary:
@@ -314,23 +315,23 @@ class DraftModel:
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
     """Load the reference model of `drafter` from safetensors files in `folder`, with canonical names.
 
-    Raises RefusedError as `check_runs` does.
+    Quantised weights are multiplied out. Raises RefusedError for a quantisation that the reference cannot
+    multiply out, and as `check_runs` does.
     """
     check_runs(drafter)
-    weights: dict[str, torch.Tensor] = {}
+    stored: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         # one device, where the target is spread over several
-        for name, tensor in load_file(path, device="cuda" if device == "auto" else device).items():
-            weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+        stored |= load_file(path, device="cuda" if device == "auto" else device)
+    weights = {
+        name: tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+        for name, tensor in (dequantised(stored) if drafter.quantisation is not None else stored).items()
+    }
     eps = float(drafter.settings["rms_norm_eps"])
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)
 
 
 def check_runs(drafter: Drafter) -> None:
-    """Raise RefusedError for a quantised drafter, and for an activation other than SiLU."""
-    if drafter.quantisation is not None:
-        raise RefusedError(
-            "the reference engine does not run quantised drafters; use --run-in vllm", options=("--run-in",)
-        )
+    """Raise RefusedError for an activation other than SiLU."""
     if (activation := drafter.settings["hidden_act"]) != "silu":
         raise RefusedError(f"the reference engine supports only SiLU, but hidden_act is {activation!r}")

@@ -1,0 +1,100 @@
+"""The values of quantised weights, as engines multiply them out: FP8, INT8, packed INT4 and INT8, NVFP4.
+
+Activations are not quantised here, which W8A8 and W4A4 kernels do. Read in the compressed-tensors that vLLM
+0.32.0 installs (compressors/pack_quantized, compressors/nvfp4) and in its quantization/modelopt.py.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from eaglectl.drafter.tensors import is_quantised_part
+from eaglectl.errors import RefusedError
+
+Weights = Mapping[str, torch.Tensor]
+# the numbers of E2M1 by their lower three bits; the fourth is the sign
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+WORD = 32
+# parts of methods that are not multiplied out here: GPTQ, AWQ, asymmetric weights, reordered groups
+OTHERS = {"qweight", "qzeros", "weight_zero_point", "weight_g_idx", "g_idx", "pre_quant_scale"}
+
+
+def dequantised(stored: Weights) -> Weights:
+    """Return the weights with each quantised one in float32, and without the quantiser's parts.
+
+    Raises RefusedError for a method that is not multiplied out here.
+    """
+    plain = {name: tensor for name, tensor in stored.items() if not is_quantised_part(name)}
+    modules: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in stored.items():
+        module, _, part = name.rpartition(".")
+        modules.setdefault(module, {})[part] = tensor
+    for module, parts in modules.items():
+        if (len(parts) > 1 and "weight" in parts) or "weight_packed" in parts:
+            plain[f"{module}.weight"] = _weight(module, parts)
+        elif lost := OTHERS & parts.keys():
+            raise _refusal(module, min(lost))
+    return plain
+
+
+def _refusal(module: str, part: str) -> RefusedError:
+    return RefusedError(
+        f"{module}.{part}: the reference runs drafters in FP8, INT8, symmetric packed integers and NVFP4; use"
+        " --run-in vllm",
+        options=("--run-in",),
+    )
+
+
+def _weight(module: str, parts: Weights) -> torch.Tensor:
+    # the values of one module's weight
+    if lost := OTHERS & parts.keys():
+        raise _refusal(module, min(lost))
+    stored = parts.get("weight_packed", parts.get("weight"))
+    assert stored is not None
+    scale = parts.get("weight_scale", parts.get("weight_scale_inv"))
+    if scale is None:
+        return stored
+    if scale.dtype == torch.uint8:  # MXFP4 and MXFP8: the scales are exponents
+        raise _refusal(module, "weight_scale")
+    scale = scale.float()
+    if stored.dtype == torch.uint8:
+        values = _fp4(stored)
+        # compressed-tensors divides by its global scale, ModelOpt multiplies
+        factor = parts.get("weight_global_scale")
+        scale = scale / factor if factor is not None else scale * parts.get("weight_scale_2", torch.ones(()))
+    elif stored.dtype == torch.int32:
+        if (shape := parts.get("weight_shape")) is None:
+            raise _refusal(module, "weight_packed")
+        values = _integers(stored, int(shape[-1]))
+    else:
+        values = stored.float()
+    return values * _spread(scale, values.shape)
+
+
+def _fp4(packed: torch.Tensor) -> torch.Tensor:
+    """Return the E2M1 numbers [rows, 2 * columns] of bytes [rows, columns]; the lower half comes first."""
+    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()
+    numbers = torch.tensor([*FP4, *(-number for number in FP4)], device=packed.device)
+    return numbers[codes]
+
+
+def _integers(packed: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return the numbers [rows, columns] of words [rows, words]; each is stored above half of its range."""
+    # words are whole: 3 numbers of 8 bits take as many as 4
+    bits = next(bits for bits in range(8, 0, -1) if -(-columns // (WORD // bits)) == packed.shape[-1])
+    shifts = bits * torch.arange(WORD // bits, device=packed.device)
+    numbers = (packed.long()[..., None] >> shifts) & ((1 << bits) - 1)
+    return (numbers.flatten(-2)[..., :columns] - (1 << bits - 1)).float()
+
+
+def _spread(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return a scale of the whole, of rows or of blocks, as one that multiplies a matrix of `shape`."""
+    if scale.numel() == 1:
+        return scale.reshape(())
+    if scale.dim() == 1:
+        scale = scale[:, None]
+    for axis, size in enumerate(shape):
+        if scale.shape[axis] > 1:
+            count = -(-size // scale.shape[axis])
+            scale = scale.repeat_interleave(count, axis).narrow(axis, 0, size)
+    return scale
