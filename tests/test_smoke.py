@@ -11,6 +11,8 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
+
 import eaglectl  # noqa: E402
 from eaglectl.errors import UnreadableError  # noqa: E402
 from eaglectl.run import installed  # noqa: E402
@@ -66,10 +68,66 @@ def test_the_sensitivity_probe_tries_every_doubtful_setting(prompts: Path) -> No
         *("aux boundaries -1", "aux boundaries +1", "norm_output false", "norm_before_residual true"),
         *("rope base 10000", "d2t as absolute ids", "rotary rows interleaved", "rotary rows halves-twice"),
         *("gate_proj and up_proj exchanged", *blocks, *states, "k_proj and v_proj exchanged"),
+        *(
+            f"rows of fused {parts} {order}"
+            for parts in ("q/k/v", "k/v", "gate/up")
+            for order in ("per-group", "part-by-part")
+        ),
         *("hidden_norm and input_layernorm exchanged", "embedding and state exchanged"),
         *(f"query heads {order}" for order in ("1,2,3,0", "2,3,0,1", "3,0,1,2", "0,2,1,3")),
         *("heads of 16", "heads of 64", "norm weights less-one", "norm weights plus-one"),
     ]
+
+
+def test_windows_show_acceptance_by_context_length(prompts: Path) -> None:
+    report = smoke(prompts, "--window", "4,1000", drafter=TINY / "eagle3").document
+    SCHEMA.validate(report)
+    narrow, wide = report["windows"]
+    assert (narrow["window"], wide["window"]) == (4, 1000)
+    # a window that no context reaches changes nothing
+    assert wide["ratio"]["value"] == 1 and wide["acceptance_length"] == report["acceptance_length"]
+    assert all(part["length"] == part["without"] for part in wide["parts"])
+    assert [part["start"] for part in wide["parts"]] == [0] and narrow["parts"][-1]["start"] > 0
+    assert sum(part["drafts"] for part in wide["parts"]) == report["drafts"]
+    (how,) = (note for note in report["notes"] if "--speculative-draft-window-size" in note)
+    assert '"layer_types": ["sliding_attention"]' in how
+
+
+def test_a_window_is_a_number_of_tokens(prompts: Path) -> None:
+    assert "--window" in refusal(2, "smoke", TINY / "eagle3", "--target", TARGET, "--window", "0")
+
+
+def quantised(folder: Path) -> Path:
+    """The tiny drafter with the matrices of its layer in FP8, a scale for each row."""
+    source = shutil.copytree(TINY / "eagle3", folder / "fp8")
+    tensors = load_file(source / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        scale = tensors[name].float().abs().amax(1, keepdim=True) / 448
+        tensors[name] = (tensors[name].float() / scale).to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale"] = scale
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    method = {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head", "fc"]}
+    (source / "config.json").write_text(json.dumps(changed(source, quantization_config=method)))
+    return source
+
+
+def test_a_quantised_drafter_is_compared_with_its_original(prompts: Path, tmp_path: Path) -> None:
+    source = quantised(tmp_path)
+    report = smoke(prompts, "--against", str(TINY / "eagle3"), drafter=source).document
+    SCHEMA.validate(report)
+    assert report["against"]["ratio"]["value"] == pytest.approx(1, abs=0.1)
+    notes = " ".join(report["notes"])
+    assert "bytes of" in notes and "% saved" in notes and "run as quantised by" in notes
+
+
+def test_a_quantisation_that_is_not_multiplied_out_is_named(prompts: Path, tmp_path: Path) -> None:
+    source = quantised(tmp_path)
+    tensors = load_file(source / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("q_proj.weight"))
+    tensors[f"{name}_zero_point"] = torch.zeros(1)
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    done = smoke(prompts, drafter=source)
+    assert done.code == 1 and "self_attn.q_proj.weight_zero_point: the reference runs" in done.err
 
 
 def test_the_drift_probe_measures_four_conditions_to_depth_7(prompts: Path) -> None:

@@ -146,6 +146,7 @@ class SmokeFields(TypedDict, total=False):
     run_in: StrPath
     k: int
     speed: str | Sequence[int] | None
+    window: str | Sequence[int] | None
     prompts: StrPath | None
     ignore_eos: bool
     lossless: bool

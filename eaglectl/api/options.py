@@ -457,6 +457,15 @@ class SmokeOptions(DraftOptions, frozen=True):
     ] = "auto"
     k: Annotated[int, replace(K, group="")] = 3
     speed: Annotated[tuple[int, ...] | None, SPEED] = None
+    window: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "Also run the drafter in the reference with these attention windows: 512,1024. Shows the"
+            " acceptance by context length, with and without.",
+            value="512,1024",
+            read=read_numbers,
+        ),
+    ] = None
     prompts: Annotated[
         str | None,
         Option(

@@ -73,6 +73,7 @@ from eaglectl.run.results import (
     reasons_of,
     with_variants,
 )
+from eaglectl.run.windows import measure_windows
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, check_timeout, runnable_target, target_names
 from eaglectl.text import listed
@@ -198,6 +199,8 @@ def smoke_drafts(
         report = _compared(report, runs, source)
     if options.speed:
         report = _timed(report, runs, source)
+    if options.window:
+        report = _windowed(report, replace(runs, engine="reference"), source)
     if options.probe is not None:
         report = _probed(report, replace(runs, engine="reference"), source, source_name, target)
     return _with_coverage(report, source_name, target, options)
@@ -360,6 +363,19 @@ def _probed(
         )
 
 
+def _windowed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
+    """Add acceptance with the attention windows of --window, and how an engine takes one."""
+    with runs.job(source) as job:
+        windows = measure_windows(job, runs.options.window or ())
+    best = max(windows, key=lambda result: result.ratio.value).window
+    how = (
+        f"a window of {best}: SGLang takes --speculative-draft-window-size {best}; vLLM has no option for it,"
+        f' and reads "sliding_window": {best} with "layer_types": ["sliding_attention"] in config.json'
+    )
+    notes = reasons_of("note", (*(result.words for result in windows), how))
+    return replace(report, windows=windows, reasons=(*report.reasons, *notes))
+
+
 def _timed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     concurrencies = runs.options.speed or ()
     with runs.job(source) as job:
@@ -427,6 +443,11 @@ def _check(options: SmokeOptions) -> None:
             least is not None and not 0 < least < inf,
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
             ("--max-regression",),
+        ),
+        (
+            options.window is not None and not is_rising(options.window),
+            f"--window {','.join(map(str, options.window or ()))}: {NUMBERS} was expected",
+            ("--window",),
         ),
         (
             options.k < 1 or options.max_tokens < 1,

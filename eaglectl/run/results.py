@@ -47,6 +47,7 @@ from eaglectl.run.measurement import (
 )
 from eaglectl.run.probes import LEAST_GAIN, Drafts, DriftCondition, FirstPass, Sensitivity, Variant, in_rounds
 from eaglectl.run.prompts import PromptChoice, digest_prompts, prompt_digest
+from eaglectl.run.windows import WindowResult
 from eaglectl.verdicts import CheckVerdict, GateEnding, MatchEnding, ReadingOutcome
 
 MOST_LINES = 4
@@ -368,7 +369,7 @@ class SmokeReport(Result, frozen=True):
     of the target's drafters. With `trust_remote_code`, the target's own code was allowed to run. `coverage`
     is the share of the answers' tokens that a reduced draft vocabulary holds, if they are known. `speed` is
     the result of --speed; without one, `speed_gap` is the reason. `diagnose_command` looks for the cause.
-    `match` states whether a server drafts as these files do.
+    `match` states whether a server drafts as these files do. `windows` are the results of --window.
     """
 
     source: str
@@ -396,6 +397,7 @@ class SmokeReport(Result, frozen=True):
     coverage: Coverage | None = None
     diagnose_command: str = ""
     match: "ServerMatch | None" = None
+    windows: tuple[WindowResult, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from eaglectl.run.job import EngineRun, LoadResult, LogitsCheck
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.results import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
+from eaglectl.run.windows import ContextPart, WindowResult
 
 PARTS: Parts = {
     **MEASUREMENT,
@@ -40,6 +41,7 @@ PARTS: Parts = {
         ("probes", lambda report: {"sensitivity": report.variants, "drift": report.drift_conditions}),
         "speed?",
         "speed_gap?",
+        "windows?",
         "coverage?",
         "match?",
         "trust_remote_code?",
@@ -86,5 +88,7 @@ PARTS: Parts = {
         "ratio",
     ),
     LoadResult: ("version", "unfilled", "resolved", "trust_remote_code?", "shared?"),
+    WindowResult: ("window", "*measured", "ratio", "parts"),
+    ContextPart: ("start", "drafts", "length", "without=whole"),
     DriftCondition: ("name", "*measured", "state_growth", "attention_on_first", "attention_on_own"),
 }
