@@ -493,6 +493,21 @@ def test_weights_that_differ_go_through_the_cache_once(hub: LoopbackHub, local: 
     assert sum(request.is_elsewhere and request.range is None for request in hub.requests) == 1
 
 
+def test_files_with_equal_digests_are_not_downloaded(hub: LoopbackHub, tmp_path: Path) -> None:
+    document = diff("org/a", "org/b")
+    assert {pair["state"] for pair in document["tensors"]} == {"equal"}
+    assert {fact["name"] for fact in document["facts"] if fact["state"] == "differs"} == {"rope_theta"}
+    assert "the Hub lists the same digests for the weight files of A and B" in document["notes"]
+    assert cached(tmp_path) == set()
+
+
+def test_files_with_other_digests_are_downloaded(hub: LoopbackHub, local: Path, tmp_path: Path) -> None:
+    hub.add_repo("org/other", local)
+    document = diff("org/a", "org/other")
+    assert [pair["name"] for pair in document["tensors"] if pair["state"] != "equal"] == ["norm.weight"]
+    assert cached(tmp_path) == {"a/model.safetensors", "other/model.safetensors"}
+
+
 def test_headers_only_downloads_nothing(hub: LoopbackHub, local: Path, tmp_path: Path) -> None:
     document = diff(local, "org/a", "--headers-only")
     assert (document["verdict"], document["values"]) == ("same-headers", "not-compared")

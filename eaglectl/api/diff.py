@@ -19,6 +19,7 @@ from eaglectl.comparison import (
     compare_facts,
     compare_spelling,
     compare_tokens,
+    have_same_files,
     head_rows,
     in_one_order,
     pair_headers,
@@ -51,6 +52,8 @@ ROPE = ("rope_theta", "rope_scaling")
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
 # topics of notes that are no questions and that an answer settles
 OPEN_TOPICS = ("rope-base-doubt", "rope-untrained", "rope-pairing")
+
+SAME_FILES = "the Hub lists the same digests for the weight files of A and B"
 
 
 @with_keywords
@@ -92,10 +95,11 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
     with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
         tokens_a, tokens_b = read_tokens(data_a, answer), read_tokens(data_b, answer)
         pairs = tuple(compare_data(data_a, data_b, head_rows(tokens_a, tokens_b), on_progress))
+    same_files = [SAME_FILES] if have_same_files(a, b) else []
     facts = (*compared.facts[:-1], compare_tokens(tokens_a, tokens_b, sizes))
     spelling, notes = (
         replace(compared.spelling, remarks=(*compared.spelling.remarks, *token_remarks(tokens_a, tokens_b))),
-        (*notes, *copied_a, *copied_b),
+        (*notes, *copied_a, *copied_b, *same_files),
     )
     return replace(compared, facts=facts, tensors=pairs, spelling=spelling, has_values=True, notes=notes)
 
