@@ -120,6 +120,11 @@ def test_a_folder_of_a_repository_is_a_source(variants: LoopbackHub, tmp_path: P
     assert there["source"] == "org/variants:full"
     assert call("convert", "org/variants@main:compressed", "-o", tmp_path / "out").code == 0
     assert call("diff", tmp_path / "out", "org/variants:compressed").code == 0
+    # no engine takes a folder of a repository: commands name the downloaded one, or there are none
+    assert there["commands"] == {}
+    (snapshot,) = (tmp_path / "cache").rglob("snapshots/*/compressed")
+    commands = call("inspect", "org/variants:compressed", "--json").document["commands"]
+    assert str(snapshot) in commands["vllm"] and "org/variants" not in str(commands)
 
 
 def test_a_folder_that_a_repository_lacks_is_named(variants: LoopbackHub) -> None:

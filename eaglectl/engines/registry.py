@@ -25,6 +25,7 @@ from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.view import View, as_seen, read_captures
 from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, hub_name
+from eaglectl.files.source import split_folder
 from eaglectl.options import Option
 from eaglectl.verdicts import ServedAs
 
@@ -307,7 +308,7 @@ def _served_target(text: str) -> tuple[str, str | None]:
     # what engines call a target, and its revision: a folder in the place of its config.json
     if text.endswith("/config.json") or text == "config.json":
         return text.removesuffix("config.json").rstrip("/") or ".", None
-    return hub_name(text) or (text, None)
+    return (text, None) if split_folder(text)[1] else hub_name(text) or (text, None)
 
 
 def as_served(

@@ -41,6 +41,7 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.files.checkpoint import hub_name, on_disk, open_folder
 from eaglectl.files.layout import RECORD
 from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import split_folder
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
@@ -260,6 +261,8 @@ class _Work(Struct, frozen=True):
     def stored(self, verdict: Verdict, drafter: Drafter) -> EngineReadiness:
         # a release's verdict on the files as they are stored, and a measurement of them
         place, revision = hub_name(self.source) or (self.source, None)
+        if place != self.source and split_folder(self.source)[1]:  # which no engine takes
+            place, revision = on_disk(self.source), None
         tokens = self.options.k
         commands = output_commands(drafter, place, self.target.text, tokens=tokens, revision=revision)
         files = self._measured(self.source, verdict)
