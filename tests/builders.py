@@ -276,7 +276,8 @@ WAITING = "eaglectl: waiting "
 STEPS = "eaglectl: 1 read the files"  # which `ready` says before it begins
 # what is said of a path that is not there
 ABSENT_FILE = (
-    "no such file or folder; pass a checkpoint's folder, a weight file or a Hub repository (org/name)"
+    "no such file or folder; pass a checkpoint's folder, a weight file or a Hub repository (org/name,"
+    " org/name:folder)"
 )
 
 
