@@ -44,6 +44,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.format import Answers
+from eaglectl.formats.writer import named_for_engines
 from eaglectl.judge.samples import FLOAT_FORMATS
 from eaglectl.judge.scanning import Floats, as_floats
 from eaglectl.progress import ByteCounter, OnProgress
@@ -259,7 +260,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
         "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
         "mask_token_id": mask_token(carried) if Feature.PARALLEL in features else None,
         "logit_scale": carried.get("logit_scale", 1.0),
-        "quantisation": drafter.quantisation,
+        "quantisation": drafter.quantisation and named_for_engines(drafter.quantisation),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.tensors import Dimensions, Tensor
+from eaglectl.drafter.tensors import Dimensions, Tensor, packed_names
 from eaglectl.errors import RefusedError, check
 from eaglectl.files.source import Source
 
@@ -572,6 +572,11 @@ class Drafter(Struct, frozen=True):
         }
         biases = {feature for name in names if (feature := bias_feature(name))}
         return frozenset(feature for feature, is_present in present.items() if is_present) | biases
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the file has an lm_head, packed or not."""
+        return bool({"lm_head.weight", *packed_names("lm_head")} & self.tensors.keys())
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -68,6 +68,12 @@ QUANTISED = re.compile(
 )
 
 
+# what a quantiser puts in the place of a weight
+PACKED = ("weight_packed", "qweight")
+# scales of the KV cache and of activations, not of weights
+NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
+
+
 class Segment(Struct, frozen=True):
     """Bytes [start, stop) of one stored tensor's data."""
 
@@ -268,6 +274,50 @@ def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
 def is_quantised_part(name: str) -> bool:
     """Whether a name is a quantiser's companion of a weight: scales or packed values of any shape."""
     return QUANTISED.search(name) is not None
+
+
+def packed_names(module: str) -> frozenset[str]:
+    """Return the names that a module's packed weight may have."""
+    return frozenset(f"{module}.{part}" for part in PACKED)
+
+
+def packed_bits(config: Mapping[str, Any]) -> tuple[str, int | None]:
+    """Return the method of a quantisation config, and the bits of a packed number; None for several sizes."""
+    table = config.get("quantization_config")
+    table = table if isinstance(table, Mapping) else {}
+    groups = table.get("config_groups")
+    groups = groups.values() if isinstance(groups, Mapping) else ()
+    weights = [group.get("weights") for group in groups if isinstance(group, Mapping)]
+    sizes = [weight.get("num_bits") for weight in weights if isinstance(weight, Mapping)]
+    counts = {count for count in (*sizes, table.get("bits"), table.get("w_bit")) if count in (2, 4, 8)}
+    return str(table.get("quant_method")), counts.pop() if len(counts) == 1 else None
+
+
+def unpacked_shape(stored: StoredTensor, part: str, method: str, bits: int | None) -> tuple[int, ...] | None:
+    """Return the shape [out, in] of the matrix in a packed weight; None if it is not known.
+
+    compressed-tensors packs `in` of [out, in], GPTQ `in` and AWQ `out` of [in, out]; NVFP4 has two numbers a
+    byte.
+    """
+    if len(stored.shape) != 2:
+        return None
+    first, last = stored.shape
+    if stored.dtype in ("U8", "F4"):
+        return first, 2 * last
+    if stored.dtype != "I32" or bits is None:
+        return None
+    shapes = {
+        ("weight_packed", "compressed-tensors"): (first, last * 32 // bits),
+        ("qweight", "gptq"): (last, first * 32 // bits),
+        ("qweight", "awq"): (last * 32 // bits, first),
+    }
+    return shapes.get((part, method))
+
+
+def quantised_modules(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the modules whose weights a quantiser changed, by canonical name."""
+    parts = (name.rpartition(".") for name in tensors if is_quantised_part(name))
+    return frozenset(module for module, _, part in parts if part not in NOT_OF_WEIGHTS)
 
 
 def is_norm(name: str) -> bool:

@@ -68,7 +68,7 @@ def _repeated_ids(view: View) -> bool:
 def _replaced_head(view: View) -> bool:
     # a Llama drafter without the key does not load at all
     is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
-    return view.flat.get("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
+    return view.flat.get("draft_vocab_size") is None and is_null and view.drafter.has_head
 
 
 def _bias_key(view: View) -> str:
@@ -140,9 +140,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: lacks_rows(view) and view.drafter.dims.hidden != view.drafter.dims.target_hidden
     ),
     "head-unfilled": when(
-        lambda view: (
-            "lm_head.weight" not in view.drafter.tensors and view.flat.get("draft_vocab_size") is not None
-        )
+        lambda view: not view.drafter.has_head and view.flat.get("draft_vocab_size") is not None
     ),
     "biases-unfilled": when(lambda view: _bias_key(view) and Feature.OUTPUT_BIAS not in view.features),
     "one-state": when(

@@ -21,6 +21,7 @@ from eaglectl.drafter.drafter import (
     Target,
     yarn_factor,
 )
+from eaglectl.drafter.tensors import quantised_modules
 from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within, value_at
 from eaglectl.engines.data import cached, load, read
 from eaglectl.files.checkpoint import Checkpoint
@@ -37,6 +38,10 @@ from eaglectl.text import brief, listed
 # absent: other releases register the class, this one does not
 Captures = Literal["captures", "lacks", "absent", "unknown"]
 # as a row states them
+# the method of ModelOpt's configs, which may not name one
+MODELOPT = "modelopt"
+# modules outside of the layers that a quantiser may change
+EDGES = ("fc", "lm_head", "embed_tokens")
 CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
 OF_CONFIG = "of text_config"
 NEVER_SEEN = "was never examined with such a target"
@@ -493,6 +498,25 @@ def factor_words(case: Case, *, takes_zeros: bool = False) -> Mapping[str, Any]:
     }
 
 
+def method_of(quantisation: Mapping[str, Any] | None) -> str:
+    """Return the method of a quantisation config: modelopt for all of ModelOpt's; "" without one."""
+    table = quantisation or {}
+    method = str(table.get("quant_method") or (MODELOPT if table else "")).lower().replace("_", "-")
+    return MODELOPT if method.startswith(MODELOPT) else method
+
+
+def unbuilt(case: Case) -> tuple[str, ...]:
+    """Return the quantised parts of the file that the release builds without quantisation."""
+    data, drafter = load(case.engine)["quantised"], case.view.drafter
+    ranges: Mapping[str, str] = data["modules"][case.view.model_class]
+    method = method_of(drafter.quantisation)
+    parts = {module if module in EDGES else "layers" for module in quantised_modules(drafter.tensors)}
+    built = {part for part, releases in ranges.items() if is_within(releases, case.release)}
+    if not is_within(data["head_methods"].get(method, "<0"), case.release):
+        built.discard("lm_head")
+    return tuple(sorted(parts - built))
+
+
 # of facts that several engines have, by the fact's id
 COMMON: Mapping[str, Condition] = {
     # the release builds fc for another number of aux states
@@ -527,6 +551,7 @@ COMMON: Mapping[str, Condition] = {
     # the loader of the drafter's class does not remove it
     "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
+    "quantised-module": lambda case: bool(unbuilt(case)),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "target-unknown": target_is("unknown"),
     "target-unlisted": target_is("lacks", "absent"),
@@ -538,7 +563,10 @@ COMMON: Mapping[str, Condition] = {
 def common_words(case: Case) -> Mapping[str, Any]:
     """Return the words of messages that several engines have, also on how a release treats the target."""
     view, reading = case.view, case.target_reading
+    parts = unbuilt(case) if "quantised" in load(case.engine) else ()
     words = {
+        "unbuilt": listed(parts),
+        "them": "them" if len(parts) > 1 else "it",
         "architecture": view.architecture,
         "aux": view.drafter.dims.aux,
         "depth": view.drafter.target.depth,

@@ -1,7 +1,8 @@
 """vLLM: when each fact of vllm_releases.json holds for a checkpoint."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
@@ -22,6 +23,7 @@ from eaglectl.engines.view import (
     has,
     lacks_padded_rows,
     lacks_rows,
+    method_of,
     misread,
     misread_factor,
     stated_theta,
@@ -42,7 +44,7 @@ PLACELESS_BIASES = {
     "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
-HEAD = "lm_head.weight"
+FC = "model.fc"  # as vLLM names it
 # rope scalings whose factor does not lengthen max_model_len; those of yarn since 0.30.0
 UNSCALED_LENGTHS = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 SPECULATORS_KEYS = (
@@ -89,7 +91,7 @@ def _later_hidden_norm(view: View) -> bool:
 
 
 def _headless_multimodal(case: Case) -> bool:
-    names, is_headless = case.view.target.get("architectures"), HEAD not in case.view.drafter.tensors
+    names, is_headless = case.view.target.get("architectures"), not case.view.drafter.has_head
     if not isinstance(names, list) or "V2" not in case.captured or not is_headless:
         return False
     return any("ForConditionalGeneration" in str(name) for name in names)
@@ -224,6 +226,28 @@ def _is_stopped(case: Case) -> bool:
     return "V1" in case.captured and _drafted_length(case) < (target_positions(case.view) or 0)
 
 
+def _packed_fc(view: View) -> bool:
+    """Whether vLLM builds fc packed although the file has it plain.
+
+    compressed-tensors' names are compared with vLLM's own: the whole name, or a regular expression after re:
+    (utils.py 0.32.0:53-70, config_utils.py).
+    """
+    table = view.drafter.quantisation or {}
+    groups, ignore = table.get("config_groups"), table.get("ignore") or ()
+    if method_of(table) != "compressed-tensors" or "pack" not in str(table.get("format")):
+        return False
+    targets = [group.get("targets") or () for group in groups.values()] if isinstance(groups, Mapping) else ()
+    is_target = any("Linear" in names or _is_named(FC, names) for names in targets)
+    return is_target and "fc.weight" in view.drafter.tensors and not _is_named(FC, ignore)
+
+
+def _is_named(module: str, patterns: Sequence[Any]) -> bool:
+    texts = [pattern for pattern in patterns if isinstance(pattern, str)]
+    with suppress(re.error):  # EGL802 reports it
+        return any(re.match(text[3:], module) if text.startswith("re:") else text == module for text in texts)
+    return False
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "yarn-factor": misread_factor(),
@@ -286,6 +310,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "mask-token": when(lambda view: Feature.PARALLEL in view.features and mask_token(view.config) is None),
     "mask-token-unread": _unread_mask_token,
     "sliding-window-qwen3": has(Feature.SLIDING_WINDOW),
+    "quantised-names": when(_packed_fc),
     "quantised-absent": has(Feature.QUANTISED),
     "quantised-target": when(
         lambda view: "quantization_config" in view.target and Feature.QUANTISED not in view.features
@@ -314,7 +339,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
     "tied-head": when(tied_head),
-    "head-absent": when(lambda view: HEAD not in view.drafter.tensors),
+    "head-absent": when(lambda view: not view.drafter.has_head),
     "head-of-multimodal": _headless_multimodal,
     "embedding-short": when(lacks_padded_rows),
     "embedding-zeros": when(lambda view: lacks_rows(view) and not lacks_padded_rows(view)),

@@ -16,6 +16,7 @@ from eaglectl.drafter.tensors import (
     FROM_T2D,
     LAYER,
     NORM,
+    PACKED,
     Absorbed,
     Dimensions,
     Segment,
@@ -23,6 +24,9 @@ from eaglectl.drafter.tensors import (
     expected_shape,
     is_known,
     is_quantised_part,
+    packed_bits,
+    packed_names,
+    unpacked_shape,
 )
 from eaglectl.errors import OptionNeededError, RefusedError, check
 from eaglectl.files.header import StoredTensor
@@ -312,6 +316,8 @@ def read_head(
             "tied-head",
         )
         return tensors
+    if packed_names("lm_head") & tensors.keys():
+        return tensors
     if dims.draft_vocab != dims.vocab:
         hint = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(
@@ -339,9 +345,8 @@ def note_names(
 ) -> None:
     """Note the problems of missing tensors and of tensors without a place."""
     for name in sorted(_required_names(dims, tensors) - set(tensors)):
-        packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
         keys.note(
-            not packed & set(tensors),
+            not packed_names(name.removesuffix(".weight")) & tensors.keys(),
             "problem",
             name,
             f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it"
@@ -438,7 +443,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
     Raises RefusedError if neither shapes nor config give one, or if they contradict each other.
     """
-    shapes = _plain_shapes(names)
+    shapes = _logical_shapes(keys, names)
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
         raise RefusedError(
             f"{empty} is {list(shapes[empty])}; a tensor of a drafter is never empty: restore it from the"
@@ -480,20 +485,19 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
     )
 
 
-def _plain_shapes(names: Names) -> Shapes:
-    # the shapes that dimensions can be read from: without packed weights, whose shape is another
-    tables = names.tensors
-    packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
-    four_bit = {
-        name
-        for name, tensor in tables.items()
-        if tensor.dtype in ("U8", "F4") and f"{name}_scale" in tables and name.endswith(".weight")
-    }
-    return {
-        name: tensor.shape
-        for name, tensor in tables.items()
-        if not is_quantised_part(name) and name.rpartition(".")[0] not in packed and name not in four_bit
-    }
+def _logical_shapes(keys: Keys, names: Names) -> Shapes:
+    # the shapes that dimensions can be read from: of packed weights those of the matrix; without them where
+    # the config does not tell how many numbers an item holds
+    tables, (method, bits) = names.tensors, packed_bits(keys.config)
+    shapes = {}
+    for name, tensor in tables.items():
+        module, _, part = name.rpartition(".")
+        is_packed = part in PACKED or (f"{name}_scale" in tables and tensor.dtype in ("U8", "F4"))
+        if not is_packed and not is_quantised_part(name) and not packed_names(module) & tables.keys():
+            shapes[name] = tensor.shape
+        elif is_packed and (shape := unpacked_shape(tensor, part, method, bits)) is not None:
+            shapes[f"{module}.weight"] = shape
+    return shapes
 
 
 def _first_size(shapes: Shapes, *places: tuple[str, int]) -> int | None:

@@ -59,9 +59,19 @@ def write_config(
         if place not in (TOP_IDS, NESTED_IDS):
             put(config, place, list(ids[place]))
     config |= {key: value for key, value in carried.items() if key not in config}
+    if isinstance(quantisation := config.get("quantization_config"), Mapping):
+        config["quantization_config"] = named_for_engines(quantisation)
     if Feature.PARALLEL in drafter.features() and not layout.nest:
         config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
     return config
+
+
+def named_for_engines(quantisation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a quantisation config that excludes fc by vLLM's name of it too, which it compares whole."""
+    ignore = quantisation.get("ignore")
+    if not isinstance(ignore, list) or "fc" not in ignore or "model.fc" in ignore:
+        return quantisation
+    return {**quantisation, "ignore": [*ignore, "model.fc"]}
 
 
 def put(config: dict[str, Any], place: str, value: Any) -> None:
@@ -75,7 +85,7 @@ def put(config: dict[str, Any], place: str, value: Any) -> None:
 
 def _vocabulary(drafter: Drafter, layout: Layout, dtypes: Sequence[str]) -> dict[str, Any]:
     # the keys on vocabulary and width, and the dtype of the first weights that has a name in torch
-    is_null = layout.has_null_size and "lm_head.weight" not in drafter.tensors
+    is_null = layout.has_null_size and not drafter.has_head
     keys: dict[str, Any] = {
         "draft_vocab_size": None if is_null else drafter.dims.draft_vocab,
         "target_hidden_size": drafter.dims.target_hidden,

@@ -304,7 +304,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
         ("rope", _rope(drafter.rope)),
         ("embedding", "its own" if "embed_tokens.weight" in drafter.tensors else FROM_TARGET),
-        ("head", "its own" if "lm_head.weight" in drafter.tensors else FROM_TARGET),
+        ("head", "its own" if drafter.has_head else FROM_TARGET),
         ("weights", weights),
         ("quantised", "no" if drafter.quantisation is None else "yes, passed through unchanged"),
     ]

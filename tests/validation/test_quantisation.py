@@ -1,10 +1,15 @@
 """Rules on quantised drafters: bad cases, each with exactly its findings."""
 
 import json
+import struct
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import eaglectl
 from eaglectl.judge.rule import AllowTable, Policy
-from tests.builders import Stored, drafter_tensors, floats
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats
 from tests.validation.patches import Patch, add, exact, only, store
 
 MODULES = tuple(
@@ -91,3 +96,92 @@ BAD = (
 )
 
 test_quantisation_gives_exactly_its_findings = exact(GOOD + BAD)
+
+
+INT8_LAYERS = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int"}}},
+}
+
+
+def packed(module: str, bits: int = 8) -> dict[str, Stored | None]:
+    """A module packed as compressed-tensors does."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    width = columns * bits // 32
+    return {
+        f"{module}.weight": None,
+        f"{module}.weight_packed": ("I32", (rows, width), bytes(4 * rows * width)),
+        f"{module}.weight_scale": floats(module, rows, 1),
+        f"{module}.weight_shape": ("I64", (2,), struct.pack("<2q", rows, columns)),
+    }
+
+
+def outcomes(folder: Path, *engines: str) -> dict[str, str]:
+    verdicts = eaglectl.inspect(str(folder), engines=engines).requested
+    return {f"{verdict.engine} {verdict.release}": verdict.outcome for verdict in verdicts}
+
+
+@pytest.mark.parametrize(
+    ("module", "method", "engines"),
+    [
+        ("fc", "fp8", {"vllm==0.11.2": "as trained", "vllm": "as trained", "sglang": "differs"}),
+        ("lm_head", "fp8", {"vllm==0.18.0": "fails", "vllm": "fails", "sglang": "differs"}),
+        (
+            "lm_head",
+            "modelopt",
+            {"vllm==0.22.0": "fails", "vllm==0.23.0": "as trained", "sglang": "as trained"},
+        ),
+    ],
+)
+def test_a_quantised_edge_runs_where_the_release_builds_it_so(
+    module: str, method: str, engines: dict[str, str], tmp_path: Path
+) -> None:
+    ignore = ["layers*", *({"fc", "lm_head"} - {module})]
+    config = {"quantization_config": {"quant_method": method, "quant_algo": "FP8", "ignore": ignore}}
+    folder = drafter_folder(tmp_path, config=config, tensors=scaled(module))
+    assert [*outcomes(folder, *engines).values()] == [*engines.values()]
+
+
+@pytest.mark.parametrize(
+    ("module", "bits", "engines"),
+    [
+        ("fc", 4, {"vllm": "as trained", "sglang": "differs"}),
+        ("fc", 8, {"vllm": "as trained", "sglang": "differs"}),
+        ("lm_head", 8, {"vllm==0.19.0": "fails", "vllm==0.20.0": "as trained", "sglang==0.5.18": "differs"}),
+    ],
+)
+def test_a_packed_edge_is_there(module: str, bits: int, engines: dict[str, str], tmp_path: Path) -> None:
+    weights = {"num_bits": bits, "type": "int"}
+    groups = {"group_0": {"targets": [f"re:.*{module}$"], "weights": weights}}
+    config = {"quantization_config": {**INT8_LAYERS, "config_groups": groups}}
+    folder = drafter_folder(tmp_path, config=config, tensors=packed(module, bits))
+    drafter = eaglectl.inspect(str(folder)).drafter
+    assert drafter.dims == eaglectl.inspect(drafter_folder(tmp_path, "plain")).drafter.dims
+    assert [*outcomes(folder, *engines).values()] == [*engines.values()]
+    report = eaglectl.validate(folder)
+    assert not any("missing" in finding.match.message for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("ignore", "outcome"),
+    [
+        (["fc", "lm_head"], "fails"),
+        (["*fc", "lm_head"], "fails"),
+        (["model.fc", "lm_head"], "as trained"),
+        (["re:.*fc", "lm_head"], "as trained"),
+    ],
+)
+def test_names_that_are_ignored_are_compared_as_vllm_does(
+    ignore: list[str], outcome: str, tmp_path: Path
+) -> None:
+    tensors = {name: stored for module in MODULES for name, stored in packed(module).items()}
+    config = {"quantization_config": {**INT8_LAYERS, "ignore": ignore}}
+    folder = drafter_folder(tmp_path, config=config, tensors=tensors)
+    assert outcomes(folder, "vllm==0.32.0") == {"vllm 0.32.0": outcome}
+    if ignore[0] == "fc":
+        out = tmp_path / "out"
+        assert call("convert", folder, "--for", "vllm", "-o", out).code == 0
+        table = json.loads((out / "config.json").read_text())["quantization_config"]
+        assert table["ignore"] == ["fc", "lm_head", "model.fc"]
+        assert outcomes(out, "vllm==0.32.0") == {"vllm 0.32.0": "as trained"}

@@ -19,6 +19,7 @@ from eaglectl.judge.rule import Policy, Suppression, rules
 from eaglectl.judge.rules.serving import RULES
 from tests.builders import (
     ABSENT,
+    DRAFT,
     HEAD_DIM,
     HEADS,
     HIDDEN,
@@ -165,6 +166,17 @@ MLP_BIASES["layers.0.mlp.down_proj.bias"] = floats("bias", HIDDEN)
 ROTATED = {"previous": {"target_rotation": {"embedding": "own"}}}
 MLA_CLASS = {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}
 QUANTISED = {"quantization_config": {"quant_method": "fp8"}}
+PACKED_LINEAR = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+    "ignore": ["fc", "lm_head"],
+}
+PACKED_OUTPUT = {
+    f"{OUTPUT}.weight": None,
+    f"{OUTPUT}.weight_packed": ("I32", (HIDDEN, 8), bytes(HIDDEN * 32)),
+    f"{OUTPUT}.weight_scale": floats("scale", HIDDEN, 1),
+}
 NO_RESIDUAL = {"norm_before_residual": ABSENT}
 EXTRA = {"layers.0.extra.weight": floats("extra", HIDDEN)}
 WIDE_INPUT_NORM = {"input_norm.weight": floats("norm", 96)}
@@ -314,6 +326,9 @@ BAD = (
     vllm("speculators-mla", OF_SPECULATORS, base="vllm/mla"),
     sglang("later-input-layernorm", {"num_hidden_layers": 2}, THEIRS),
     sglang("mla-layers", {"num_hidden_layers": 2}, {**LATENT, **LATER}, base="vllm/mla"),
+    sglang("quantised-module", QUANTISED, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
+    vllm("quantised-module", QUANTISED, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
+    vllm("quantised-names", {"quantization_config": PACKED_LINEAR}, PACKED_OUTPUT, "model.fc"),
     sglang("mla-quantised", QUANTISED, in_float8(KV_B, 64, 512), base="vllm/mla"),
     sglang("speculators", base="speculators/plain"),
     sglang("architecture", {"architectures": ["Eagle3LlamaForCausalLM"]}, where="architectures"),

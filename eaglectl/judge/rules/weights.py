@@ -15,7 +15,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.tensors import HALF_DTYPES, LAYER, QUANTISED, Tensor, is_norm, is_quantised_part
+from eaglectl.drafter.tensors import (
+    HALF_DTYPES,
+    LAYER,
+    Tensor,
+    is_norm,
+    is_quantised_part,
+    quantised_modules,
+)
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN, Fix, read_fix
@@ -292,8 +299,6 @@ ALGORITHMS = (
 )
 # the keys under which quantisers list the modules that they exclude
 EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modules_to_not_convert")
-# scales of the KV cache and of activations, not of weights
-NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
 
 
 @rule("EGL802", "quantisation-modules", "error")
@@ -306,7 +311,7 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
     Fix: correct the config's list of excluded modules, with the names of the tensors.
     """
     config = subject.drafter.quantisation or {}
-    quantised, patterns = _quantised_modules(subject), tuple(_exclude_patterns(config))
+    quantised, patterns = quantised_modules(subject.drafter.tensors), tuple(_exclude_patterns(config))
     for module in _quantisable(subject) if config else ():
         is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
             config, module
@@ -353,7 +358,7 @@ def quantised_edges(subject: Subject) -> Iterator[Match]:
 
     Fix: exclude both when quantising, unless `eaglectl smoke SOURCE --target TARGET` shows no loss.
     """
-    for module in sorted(_quantised_modules(subject) & {"fc", "lm_head"}):
+    for module in sorted(quantised_modules(subject.drafter.tensors) & {"fc", "lm_head"}):
         yield Match(f"{module} is quantised", f"tensor:{module}.weight")
 
 
@@ -428,18 +433,13 @@ def _is_module(pattern: str, module: str) -> bool:
     return any(fnmatchcase(name, pattern) or f".{canonical}." in f".{name}." for name in names)
 
 
-def _quantised_modules(subject: Subject) -> set[str]:
-    parts = (name.rpartition(".") for name in subject.drafter.tensors if QUANTISED.search(name))
-    return {module for module, _, part in parts if part not in NOT_OF_WEIGHTS}
-
-
 def _quantisable(subject: Subject) -> tuple[str, ...]:
     matrices = {
         name.removesuffix(".weight")
         for name, tensor in subject.drafter.tensors.items()
         if name.endswith(".weight") and len(tensor.shape) == 2
     }
-    return tuple(sorted((matrices | _quantised_modules(subject)) - {"embed_tokens"}))
+    return tuple(sorted((matrices | quantised_modules(subject.drafter.tensors)) - {"embed_tokens"}))
 
 
 def _config_place(subject: Subject) -> str:

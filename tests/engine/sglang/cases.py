@@ -8,10 +8,23 @@ from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB, Files, d
 from tests.engine.agreement.cases import CASES as SHARED
 from tests.engine.agreement.cases import Case, unchanged
 from tests.engine.agreement.drawn import drawn
-from tests.engine.agreement.edits import Edit, add, both, cast, config, drop, fill, inside, noise, rename
+from tests.engine.agreement.edits import (
+    Edit,
+    add,
+    both,
+    cast,
+    config,
+    drop,
+    fill,
+    in_float8,
+    inside,
+    noise,
+    rename,
+)
 from tests.engine.agreement.listed import LISTED
 from tests.engine.agreement.plain import (
     ATTENTION,
+    FLOAT_8,
     IDENTITY,
     IDS,
     KEYS,
@@ -57,6 +70,10 @@ def four_states() -> Edit:
     return both(fc_for(4), noise("fc_norm.3.weight", HIDDEN))
 
 
+OF_FC = {
+    **{"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": []},
+    "config_groups": {"group_0": {"targets": ["re:.*fc$"], "weights": FLOAT_8, "input_activations": None}},
+}
 WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
 # on llama31, with options of SGLang's command line
 STARTED: dict[str, tuple[Edit, dict[str, int]]] = {
@@ -185,6 +202,10 @@ def _own() -> dict[str, Case]:
         f"llama31/sglang: {name}": Case("llama31", partial(drafter, "llama31"), edit, options=options)
         for name, (edit, options) in STARTED.items()
     }
+    quantised = both(in_float8("fc"), config(quantization_config=OF_FC))
+    found["llama31/sglang: fc in FP8"] = Case(
+        "llama31", partial(drafter, "llama31"), quantised, is_loaded_only=True
+    )
     found |= {
         f"qwen3-target/{name}": Case("qwen3-target", partial(drafter_for, "qwen3", "llama31"), edit, "qwen3")
         for name, edit in QWEN_TARGET.items()
