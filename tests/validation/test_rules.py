@@ -2,18 +2,21 @@
 
 import gc
 import pkgutil
+import re
 import weakref
 from importlib import import_module
 from pathlib import Path
 
+from eaglectl.api import options
 from eaglectl.api.validate import judge
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.registry import parse_engine
+from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.files.checkpoint import open_source
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import rules as rule_modules
 from eaglectl.judge.judgement import GivenTarget, Subject, changes_serving
 from eaglectl.judge.rule import Policy, Rule, rules
+from eaglectl.options import Options, options_of
 from tests.builders import drafter_folder
 from tests.validation.judging import every_patch
 
@@ -72,3 +75,36 @@ def test_every_module_of_rules_is_in_the_catalogue() -> None:
         declared |= {rule.id for rule in getattr(module, "RULES", ())}
         assert declared, info.name
         assert declared <= known
+
+
+# an option of an engine, or a variable of its environment
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+|\b(?:SGLANG|VLLM)_[A-Z_]+|draft_tensor_parallel_size")
+LINE = re.compile(r"\.py(?:[, ]+vLLM)? [0-9.]+:[0-9]+|\.py, vLLM [0-9.]+:[0-9]+")
+
+
+def engine_options(fix: str) -> set[str]:
+    """The options in a fix that are no options of eaglectl."""
+    kinds = (kind for kind in vars(options).values() if isinstance(kind, type) and issubclass(kind, Options))
+    ours = {option.flag for kind in kinds for option in options_of(kind).values()}
+    return set(OPTION.findall(re.sub(r"`eaglectl[^`]*`", "", fix))) - ours
+
+
+def test_advice_that_names_an_option_of_an_engine_has_its_file_and_line() -> None:
+    sources = {fact.rule: fact.source for engine in ENGINES.values() for fact in engine.facts}
+    advising = [rule for rule in rules() if engine_options(rule.fix)]
+    assert [rule.id for rule in advising if not LINE.search(sources.get(rule.id, rule.why))] == []
+    assert engine_options("start it with --max-model-len 5, or `eaglectl convert SOURCE --target TARGET`")
+
+
+def test_the_option_of_a_fact_is_one_of_the_engine_s_command_line() -> None:
+    options = {
+        (engine.name, fact.option.name)
+        for engine in ENGINES.values()
+        for fact in engine.facts
+        if fact.option is not None
+    }
+    assert options == {
+        ("vllm", "--max-model-len"),
+        ("sglang", "--context-length"),
+        ("sglang", "--speculative-draft-window-size"),
+    }

@@ -71,7 +71,7 @@ def four_states() -> Edit:
 
 
 OF_FC = {
-    **{"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": []},
+    **{"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["re:.*proj", "lm_head"]},
     "config_groups": {"group_0": {"targets": ["re:.*fc$"], "weights": FLOAT_8, "input_activations": None}},
 }
 WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
