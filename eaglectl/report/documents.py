@@ -197,4 +197,4 @@ def render_page(*results: Any) -> str:
         console.print(title, style="dim", soft_wrap=True)
         terminal.print_outline(console, sections)
 
-    return terminal.recorded(paint, terminal.PAGE_WIDTH).export_html(code_format=terminal.PAGE)
+    return terminal.as_page(terminal.recorded(paint, terminal.PAGE_WIDTH))

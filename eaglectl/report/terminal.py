@@ -40,8 +40,8 @@ GAP = 2
 LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
-# columns of a page
-PAGE_WIDTH = 120
+# columns of a page, and of an indent that a phone does not keep
+PAGE_WIDTH, DEEP = 120, 16
 # a format of rich: its own loads fonts
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -53,13 +53,20 @@ PAGE = """<!DOCTYPE html>
 <style>
 body {{ color: {foreground}; background: {background}; }}
 pre {{ font: 14px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-x: auto; }}
-@media (max-width: 600px) {{ pre {{ font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; }} }}
+@media (max-width: 600px) {{
+pre {{ font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; }}
+.in {{ display: inline-block; padding-left: var(--n); text-indent: calc(-1 * var(--n)); }}
+.deep {{ display: inline-block; padding-left: 4ch; }}
+.deep .gap {{ display: none; }}
+{indents}
+}}
 {stylesheet}
 </style>
 </head>
 <body><pre>{code}</pre></body>
 </html>
 """
+INDENTS = "\n".join(f".n{columns} {{{{ --n: {columns}ch; }}}}" for columns in range(1, DEEP + 1))
 # a word, or a command in backticks with what stands directly before and after it
 UNBROKEN = re.compile(rf"[^\s`]*{COMMAND.pattern}\S*|\S+")
 STYLES = {
@@ -175,6 +182,22 @@ def recorded(paint: Callable[[Console], None], width: int) -> RichConsole:
     )
     paint(Console(console))
     return console
+
+
+def as_page(console: RichConsole) -> str:
+    """Return what was printed as an HTML page; a line that a phone folds keeps its indent."""
+    page = console.export_html(code_format=PAGE.replace("{indents}", INDENTS))
+    head, mark, rest = page.partition("<pre>")
+    code, end, tail = rest.rpartition("</pre>")
+    lines = (_hanging(line) for line in code.split("\n"))
+    return "".join([head, mark, "\n".join(lines), end, tail])
+
+
+def _hanging(line: str) -> str:
+    indent = len(line) - len(line.lstrip(" "))
+    if indent > DEEP:  # of a column that a phone does not show beside the others
+        return f'<span class="deep"><span class="gap">{line[:indent]}</span>{line[indent:]}</span>'
+    return f'<span class="in n{indent}">{line}</span>' if indent else line
 
 
 def as_text(outline: Outline, width: int = 160) -> str:
