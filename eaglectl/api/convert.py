@@ -146,6 +146,7 @@ def prepared(
             may_fetch=options.target.place is None
             and read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
         )
+        choice = options.deployment.of(choice)
         target, options = choice.known(options.target_name), replace(options, target=choice)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)

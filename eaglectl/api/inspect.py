@@ -106,6 +106,7 @@ def inspect_files(
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
+    choice = options.deployment.of(choice)
     target = GivenTarget(choice.known(), choice.source, choice.config, choice)
     drafter = read_drafter(checkpoint, answers, target.known)
     complete = Complete(source, choice.text, answers)

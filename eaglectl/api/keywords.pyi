@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from eaglectl.api.options import MeasureOptions
+from eaglectl.api.options import Deployment, MeasureOptions
 from eaglectl.conversion.plan import Pruning
 from eaglectl.engines.registry import EngineRequest
 from eaglectl.formats.format import Answers
@@ -54,6 +54,8 @@ class ConvertFields(TypedDict, total=False):
     aux_convention: Literal["boundary", "output"] | None
     semantics: str | Sequence[str] | Mapping[str, str]
     assume: bool
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
     dry_run: bool
     force: bool
     link: bool
@@ -67,6 +69,7 @@ class ConvertFields(TypedDict, total=False):
     trust_remote_code: bool
     pruning: Pruning | None
     answers: Answers
+    deployment: Deployment
 
 class DiagnoseFields(TypedDict, total=False):
     sample: int | None
@@ -108,7 +111,10 @@ class InspectFields(TypedDict, total=False):
     aux_convention: Literal["boundary", "output"] | None
     semantics: str | Sequence[str] | Mapping[str, str]
     assume: bool
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
     answers: Answers
+    deployment: Deployment
 
 class ReadyFields(TypedDict, total=False):
     sample: int | None
@@ -127,6 +133,7 @@ class ReadyFields(TypedDict, total=False):
     prompts: StrPath | None
     k: int
     tensor_parallel_size: int
+    pipeline_parallel_size: int | None
     engine_arguments: str | Sequence[str] | Mapping[str, Any]
     measure: bool
     answers: Answers
@@ -195,6 +202,8 @@ class UpgradeFields(TypedDict, total=False):
     aux_convention: Literal["boundary", "output"] | None
     semantics: str | Sequence[str] | Mapping[str, str]
     assume: bool
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
     dry_run: bool
     force: bool
     link: bool
@@ -202,6 +211,7 @@ class UpgradeFields(TypedDict, total=False):
     measure: bool | MeasureOptions | None
     pruning: Pruning | None
     answers: Answers
+    deployment: Deployment
 
 class UploadFields(TypedDict, total=False):
     revision: StrPath
@@ -237,9 +247,12 @@ class ValidateFields(TypedDict, total=False):
     aux_convention: Literal["boundary", "output"] | None
     semantics: str | Sequence[str] | Mapping[str, str]
     assume: bool
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
     skip_others: bool
     has_engines: bool
     answers: Answers
+    deployment: Deployment
 
 class VerifyFields(TypedDict, total=False):
     needs_record: bool

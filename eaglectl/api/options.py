@@ -29,6 +29,7 @@ NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, lik
 # groups of --help
 ADVANCED = "Advanced"
 RUN = "Running the target"
+DEPLOYMENT = "The engine's start"
 UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
 
 PROMPTS = Option(
@@ -65,6 +66,9 @@ ENGINE_ARGUMENTS = Option(
     read=_read_arguments,
 )
 TENSOR_PARALLEL = Option("Number of GPUs for tensor parallelism in vLLM or SGLang.", group=ADVANCED)
+PIPELINE_PARALLEL = Option(
+    "Number of stages that the engine splits the target's layers into.", group=DEPLOYMENT, least=1
+)
 MEASURE = Option(
     "Answer open questions by measuring on the target, if its weights are on this machine.",
     "--measure/--no-measure",
@@ -107,6 +111,29 @@ WRITE_COUNTS = Option(
 )
 
 
+class Deployment(Options, frozen=True):
+    """How an engine is to run the target and its drafter."""
+
+    tensor_parallel_size: Annotated[
+        int | None,
+        Option("Number of GPUs that the engine splits each layer over.", group=DEPLOYMENT, least=1),
+    ] = None
+    pipeline_parallel_size: Annotated[
+        int | None,
+        PIPELINE_PARALLEL,
+    ] = None
+
+    def of(self, target: TargetChoice) -> TargetChoice:
+        """Return the target with these sizes."""
+        if self.tensor_parallel_size is None and self.pipeline_parallel_size is None:
+            return target
+        return replace(
+            target,
+            tensor_parallel=self.tensor_parallel_size,
+            pipeline_parallel=self.pipeline_parallel_size,
+        )
+
+
 class InspectOptions(Options, frozen=True):
     """Options of `inspect`."""
 
@@ -136,6 +163,7 @@ class InspectOptions(Options, frozen=True):
         replace(WRITE_COUNTS, help="Write the count of each token in --prompts.", group=COVERAGE),
     ] = None
     answers: Answers = field(default_factory=Answers)
+    deployment: Deployment = field(default_factory=Deployment)
 
 
 class DiffOptions(Options, frozen=True):
@@ -192,6 +220,7 @@ class ValidateOptions(Options, frozen=True):
     ] = None
     headers_only: Annotated[bool, Option("Read no tensor data.")] = False
     answers: Answers = field(default_factory=Answers)
+    deployment: Deployment = field(default_factory=Deployment)
     skip_others: Annotated[
         bool,
         Option(
@@ -287,6 +316,7 @@ class ConvertOptions(ConversionRequest, frozen=True):
         ),
     ] = None
     answers: Answers = field(default_factory=Answers)
+    deployment: Deployment = field(default_factory=Deployment)
     dry_run: Annotated[bool, Option("Print the plan and write nothing.", group=WRITING)] = False
     force: Annotated[bool, Option("Replace an existing checkpoint folder at OUT.", group=WRITING)] = False
     link: Annotated[
@@ -626,8 +656,15 @@ class ReadyOptions(DraftOptions, frozen=True):
     ] = None
     k: Annotated[int, K] = 3
     tensor_parallel_size: Annotated[int, TENSOR_PARALLEL] = 1
+    pipeline_parallel_size: Annotated[int | None, PIPELINE_PARALLEL] = None
     engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     measure: Annotated[bool, MEASURE] = True
+
+    @property
+    def deployment(self) -> Deployment:
+        """How the engine is to be started; one GPU is the default and states nothing."""
+        size = self.tensor_parallel_size if self.tensor_parallel_size > 1 else None
+        return Deployment(size, self.pipeline_parallel_size)
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def judge_source(
         select_rules(policy, options.select, options.ignore),
         partial(read_checkpoint, opened, headers_only=options.headers_only),
     )
-    choice = choose_target(opened, options.target, options.answers, read)
+    choice = options.deployment.of(choose_target(opened, options.target, options.answers, read))
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,

@@ -487,7 +487,8 @@ class Target(Struct, frozen=True):
     one. `origin` states how the target was found, if the user did not name it. `changes` are modifications
     that can be later than the drafter's training; `is_quantised`: quantisation is among them. `files` are
     those of the target, until a drafter was read with it; `tokens` is one more than its tokenizer's largest
-    id, if it was read.
+    id, if it was read. `has_own_code`: its config names Python files beside it (auto_map). An engine is to
+    run it on `tensor_parallel` GPUs in each of `pipeline_parallel` stages, if that was given.
     """
 
     name: str | None = None
@@ -504,6 +505,9 @@ class Target(Struct, frozen=True):
     is_quantised: bool = False
     files: Source | None = None
     tokens: int | None = None
+    has_own_code: bool = False
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:

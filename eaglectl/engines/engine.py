@@ -155,7 +155,7 @@ class RuleResults(Struct, frozen=True):
 
     `errors` are ids of rules, "" for none, with their messages. `gaps` are what rules could not read,
     `unread` what they skipped on request. Facts of an engine count if their rule is in `rules` (None: all).
-    `reporting` are the rules with findings.
+    `reporting` are the rules with findings, `stopping` those with which no engine starts.
     """
 
     errors: Sequence[tuple[str, str]] = ()
@@ -164,6 +164,7 @@ class RuleResults(Struct, frozen=True):
     rules: Collection[str] | None = None
     reporting: Collection[str] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
+    stopping: Collection[str] = ()
 
     def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
         """Return the known faults, the worst first: by facts, then by errors that no fact reports.
@@ -179,7 +180,9 @@ class RuleResults(Struct, frozen=True):
         faults.sort(key=lambda fault: fault[0] != ServedAs.FAILS)
         fact_rules = {rule for _, rule, _ in faults}
         return faults + [
-            (ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in fact_rules
+            (ServedAs.FAILS if rule in self.stopping else ServedAs.DIFFERS, rule, text)
+            for rule, text in self.errors
+            if rule not in fact_rules
         ]
 
 

@@ -22,7 +22,7 @@ from eaglectl.engines.behaviour import (
     unversioned_behaviour,
 )
 from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
-from eaglectl.engines.view import View, as_seen, read_captures
+from eaglectl.engines.view import View, as_seen, needs_own_code, read_captures
 from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, hub_name
 from eaglectl.files.source import split_folder
@@ -239,16 +239,17 @@ def launch_commands(
     name, target_revision = _served_target(target_text or drafter.target.name or "")
     target = name if _can_be_given(name) else "TARGET"
     revised = f" {shell.option('--revision', target_revision)}" if target_revision else ""
+    deployed = _deployment(drafter.target)
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
     speculative |= {} if revision is None else {"revision": revision}
     speculative |= {"parallel_drafting": True} if drafter.kind == "peagle" else {}
     commands = {
         "vllm": (
-            f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
+            f"vllm serve {shell.quote(shell.as_path(target))}{revised}{deployed}"
             f" --speculative-config {shell.quote(json.dumps(speculative))}"
         ),
         "sglang": (
-            f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}"
+            f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}{deployed}"
             f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
             f" --speculative-num-steps {tokens} --speculative-eagle-topk 1"
             f" --speculative-num-draft-tokens {tokens + 1}"
@@ -264,6 +265,16 @@ def launch_commands(
         if option := _layers_option(name, drafter):
             commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
+
+
+def _deployment(target: Target) -> str:
+    """Return the options that vLLM and SGLang both have, for the target's own code and its GPUs."""
+    sizes = {
+        "--tensor-parallel-size": target.tensor_parallel,
+        "--pipeline-parallel-size": target.pipeline_parallel,
+    }
+    code = " --trust-remote-code" if needs_own_code(target) else ""
+    return code + "".join(f" {name} {size}" for name, size in sizes.items() if size)
 
 
 def _sglang_options(drafter: Drafter, revision: str | None) -> str:

@@ -129,6 +129,12 @@ def architectures(model_type: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*remote, *data["architectures"].get(model_type, ()))))
 
 
+def needs_own_code(target: Target) -> bool:
+    """Whether engines read the target with its own code: transformers does not have its model type."""
+    known = read("model_types.json")["architectures"]
+    return target.has_own_code and (target.outer_type or target.model_type) not in known
+
+
 def read_captures(engine: str, release: str, target: Target) -> TargetReading | None:
     """Return whether a release captures a target's hidden states; None for an unknown kind of target."""
     names, kind = architectures_of(target), target.outer_type or target.model_type

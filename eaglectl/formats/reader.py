@@ -264,6 +264,7 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
         outer_type=outer if isinstance(outer, str) and outer != kind else None,
         changes=quantised,
         is_quantised=bool(quantised),
+        has_own_code=bool(config.get("auto_map")),
     )
 
 

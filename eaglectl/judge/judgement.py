@@ -557,6 +557,7 @@ def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
         ids,
         {finding.rule.id for finding in judgement.findings},
         {finding.match.message: finding.match.key for finding in judgement.findings if finding.match.key},
+        {finding.rule.id for finding in judgement.findings if finding.match.stops_engine},
     )
 
 

@@ -62,6 +62,7 @@ class Match(Struct, frozen=True):
     `fix` replaces the rule's own fix as text, `repair` as text with commands. `engines` are the releases
     concerned, like "vllm==0.32.0". `options` are the options in the message that settle it; `why` is the
     message without them. `severity` replaces the rule's, unless the policy states one for the rule.
+    `stops_engine`: an engine ends at its start, and serves nothing.
     """
 
     message: str
@@ -73,6 +74,7 @@ class Match(Struct, frozen=True):
     why: str = ""
     key: str = ""
     severity: Severity | None = None
+    stops_engine: bool = False
 
 
 # takes the Subject; its module imports this one

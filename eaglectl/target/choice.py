@@ -66,7 +66,8 @@ class TargetChoice(Struct, frozen=True, dict=True):
 
     `text` is the value of --target, `place` what is opened: the same, or a folder of the Hub client's cache.
     For a target that the checkpoint names, `named` states its place and `how` adds how to choose another.
-    `missing` is the reason if there is none.
+    `missing` is the reason if there is none. `tensor_parallel` and `pipeline_parallel` are the sizes that an
+    engine is to run it with, if given.
     """
 
     text: str | None = None
@@ -74,6 +75,8 @@ class TargetChoice(Struct, frozen=True, dict=True):
     how: str = ""
     missing: str = ""
     named: str = ""
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
 
     @cached_property
     def source(self) -> Source | None:
@@ -109,8 +112,9 @@ class TargetChoice(Struct, frozen=True, dict=True):
 
     def known(self, name: str | None = None) -> Target:
         """Return what its config.json states, with how it was found. Raises UnreadableError."""
+        sizes = {name: getattr(self, name) for name in ("tensor_parallel", "pipeline_parallel")}
         if self.source is None or self.config is None:
-            return Target(name, origin=self.how)
+            return Target(name, origin=self.how, **sizes)
         target, label = read_target(self.config, name), self.source.label
         check(
             (
@@ -123,7 +127,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
         changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in self.source.names() else []))
         # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
         repo = label if "/" in label else None
-        return replace(target, repo=repo, changes=changes, origin=self.how, files=self.source)
+        return replace(target, repo=repo, changes=changes, origin=self.how, files=self.source, **sizes)
 
     @property
     def here(self) -> "TargetChoice":

@@ -123,6 +123,7 @@ def ready(
     report_step(on_progress, "reading the files")
     if target.place is None:
         target = as_target(named_target(source, options.answers).place)
+    target = options.deployment.of(target)
     questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
@@ -210,11 +211,6 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
             options.engine_arguments and not (len(installed) == 1 and options.engines),
             "--engine-arg is for one installed engine: pass --engine vllm or --engine sglang",
             ("--engine-arg",),
-        ),
-        (
-            options.tensor_parallel_size > 1 and not installed,
-            "--tensor-parallel-size needs vLLM or SGLang, and neither is installed",
-            ("--tensor-parallel-size",),
         ),
     )
     return requests

@@ -26,6 +26,7 @@ from eaglectl.drafter.tensors import (
     repeated_offsets,
     row_copies,
 )
+from eaglectl.engines.view import needs_own_code
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
@@ -99,6 +100,30 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
 
     Fix: start the engine with a --tensor-parallel-size that the finding names.
     """
+    if subject.target.known.tensor_parallel is None:
+        yield from _split(subject)
+
+
+@rule("EGL716", "tensor-parallel-size", "error")
+def tensor_parallel_size(subject: Subject) -> Iterator[Match]:
+    """The target and the drafter can be split over the GPUs of --tensor-parallel-size.
+
+    Engines split the heads and the MLP of both over the same GPUs, and stop at the start where they do not
+    divide (llama.py, vLLM 0.32.0:143-155, SGLang 0.5.23:183-192). Without --tensor-parallel-size nothing is
+    checked here, and EGL707 names the sizes that cannot be.
+
+    Fix: start the engine with a --tensor-parallel-size that the finding names.
+    """
+    if (size := subject.target.known.tensor_parallel) is not None:
+        yield from _split(subject, size)
+
+
+def _split(subject: Subject, size: int | None = None) -> Iterator[Match]:
+    """Yield a match for the first size that the target or the drafter cannot be split over.
+
+    Without `size`, sizes that the target can be split over are tried. Raises CannotLook without the target's
+    heads.
+    """
     dims, sizes = subject.drafter.dims, text_part(subject.target.given_config)
     heads, kv_heads, width = (
         sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
@@ -109,14 +134,37 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
     of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
     shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
     of_target = (heads, shared, width if type(width) is int else 0)
+    parts = {"target": of_target, "drafter": of_drafter}
     counts = [count for count in TENSOR_PARALLEL_SIZES if not _undivided(*of_target, count)]
-    if unfit := [count for count in counts if _undivided(*of_drafter, count)]:
-        parts, fitting = " and ".join(_undivided(*of_drafter, unfit[0])), sorted({1, *counts} - {*unfit})
+    unfit = [count for count in counts if _undivided(*of_drafter, count)]
+    fitting = sorted({1, *counts} - {*unfit})
+    advice = (
+        f"of sizes up to {TENSOR_PARALLEL_SIZES[-1]}, the two start with --tensor-parallel-size"
+        f" {listed(map(str, fitting), ' or ')}"
+    )
+    if size is None and unfit:
+        rest = " and ".join(_undivided(*of_drafter, unfit[0]))
         yield Match(
-            f"the target can be split over {unfit[0]} GPUs, but the drafter's {parts} cannot: of sizes up to"
-            f" {TENSOR_PARALLEL_SIZES[-1]}, the two start with --tensor-parallel-size"
-            f" {listed(map(str, fitting), ' or ')}"
+            f"the target can be split over {unfit[0]} GPUs, but the drafter's {rest} cannot: {advice}"
         )
+    left = {name: _undivided(*part, size) for name, part in parts.items() if size}
+    if unsplit := [f"the {name}'s {' and '.join(rest)}" for name, rest in left.items() if rest]:
+        text = f"{' and '.join(unsplit)} cannot be split over {size} GPUs: {advice}"
+        yield Match(text, stops_engine=True)
+
+
+@rule("EGL717", "target-code", "note")
+def target_code(subject: Subject) -> Iterator[Match]:
+    """The engine reads the target without running the target's own Python files.
+
+    Of a model type that transformers does not have, engines read the config with the class that auto_map
+    names in the repository. They do so only with --trust-remote-code, which then runs any of its Python
+    files; eaglectl itself never runs them.
+
+    Fix: read these files, pin the target's revision, and start the engine with --trust-remote-code.
+    """
+    if needs_own_code(subject.target.known):
+        yield Match("auto_map in the target's config: with --trust-remote-code, engines run its Python files")
 
 
 def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list[str]:

@@ -1,0 +1,90 @@
+"""Sizes of tensor and pipeline parallelism and a target's own code: in the start command, and judged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.cli import run
+from tests.conftest import FIXTURES
+
+EXPORT = str(FIXTURES / "producers/specforge/gqa-ids")
+NATIVE = str(FIXTURES / "producers/vllm/native")
+TARGET = str(FIXTURES / "target")  # 4 heads on 2
+
+
+def target_with(folder: Path, **changed: Any) -> str:
+    """A target whose config.json has these keys too."""
+    config = json.loads((FIXTURES / "target/config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    return str(folder)
+
+
+def commands(**options: Any) -> dict[str, str]:
+    return dict(eaglectl.inspect(NATIVE, **options).commands)
+
+
+def test_the_start_command_has_the_sizes() -> None:
+    lines = commands(target=TARGET, tensor_parallel_size=2, pipeline_parallel_size=1)
+    sizes = " --tensor-parallel-size 2 --pipeline-parallel-size 1 "
+    assert lines["vllm"].startswith(f"vllm serve {TARGET}{sizes}--speculative-config ")
+    assert f" --model-path {TARGET}{sizes}--speculative-algorithm EAGLE3 " in lines["sglang"]
+    assert "parallel" not in lines["llama.cpp"] + "".join(commands(target=TARGET).values())
+
+
+@pytest.mark.parametrize("call", [["ready"], ["convert", "-o", "out"], ["inspect", "-v"]])
+def test_each_command_takes_them(
+    call: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *more = call
+    source = NATIVE if verb == "inspect" else EXPORT
+    assert run([verb, source, "--target", TARGET, "--tensor-parallel-size", "2", *more]) == 0
+    assert f"vllm serve {TARGET} --tensor-parallel-size 2 --speculative" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_a_size_that_cannot_be_is_an_error_and_nothing_starts(size: int) -> None:
+    report = eaglectl.validate(NATIVE, target=TARGET, tensor_parallel_size=size, headers_only=True)
+    (finding,) = [finding for finding in report.findings if finding.severity == "error"]
+    assert finding.rule.id == "EGL716"
+    assert "heads" in finding.match.message and f"cannot be split over {size} GPUs" in finding.match.message
+    assert finding.match.message.endswith("--tensor-parallel-size 1 or 2 or 4")
+    found = eaglectl.inspect(NATIVE, target=TARGET, tensor_parallel_size=size, engines=["vllm"])
+    assert [verdict.outcome for verdict in found.requested] == ["fails"]
+    assert "vllm" not in found.commands
+
+
+def test_a_size_that_can_be_has_no_finding() -> None:
+    report = eaglectl.validate(NATIVE, target=TARGET, tensor_parallel_size=2, headers_only=True)
+    assert not [finding for finding in report.findings if finding.rule.id in ("EGL707", "EGL716")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_needed"),
+    [
+        (
+            {"model_type": "kimi_k2", "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}},
+            True,
+        ),
+        ({"model_type": "kimi_k2"}, False),
+        ({"auto_map": {"AutoConfig": "configuration_llama.LlamaConfig"}}, False),  # transformers has it
+    ],
+)
+def test_a_model_type_of_its_own_code_needs_the_option(
+    changed: dict[str, Any], is_needed: bool, tmp_path: Path
+) -> None:
+    found = eaglectl.inspect(NATIVE, target=target_with(tmp_path, **changed))
+    lines = [found.commands[name] for name in ("vllm", "sglang") if name in found.commands]
+    assert [line for line in lines if "--trust-remote-code" in line] == lines * is_needed
+    assert any(finding.rule.id == "EGL717" for finding in found.findings) == is_needed
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ""])
+def test_a_size_that_is_no_number_of_gpus_is_a_wrong_call(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["validate", NATIVE, "--target", TARGET, f"--tensor-parallel-size={text}"]) == 2
+    assert "--tensor-parallel-size" in capsys.readouterr().err
