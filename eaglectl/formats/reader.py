@@ -3,14 +3,14 @@
 What a file leaves open is settled by formats/settling.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Choice, Drafter, Target, question
+from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
@@ -176,8 +176,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
-    keys.notes.extend(vocabulary_notes(stored.checkpoint, dims, tensors, target))
-    keys.notes.extend(notes_beside(stored.checkpoint, tensors, answers))
+    keys.notes.extend(_notes_of_files(stored, target, answers))
     tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
     note_names(keys, names, tensors, dims, has_token_list=has_token_list)
@@ -207,6 +206,12 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
         dtypes=tuple(sorted(dtypes)),
         rotation=next((rotation for rotation in rotations if isinstance(rotation, Mapping)), None),
     )
+
+
+def _notes_of_files(stored: _Stored, target: Target, answers: Answers) -> Iterator[Note]:
+    # on the vocabularies, and on what lies beside the weights
+    yield from vocabulary_notes(stored.checkpoint, stored.dims, stored.tensors, target)
+    yield from notes_beside(stored.checkpoint, stored.tensors, answers)
 
 
 def _taken(stored: _Stored, answers: Answers) -> tuple[str, ...]:
