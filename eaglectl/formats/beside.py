@@ -30,8 +30,8 @@ def notes_beside(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers:
         yield Note(
             "problem",
             "files",
-            f'{TRAINER_METADATA} states "complete": false, which verl-SpeCo writes before a save is finished:'
-            " the weights may be those of two steps; pass the folder of a finished save",
+            f'{TRAINER_METADATA} states "complete": false: the save was not finished, its weights may be'
+            " those of two steps, and verl-SpeCo loads no such checkpoint; pass a finished one",
             "unfinished-save",
         )
     if ADAPTER_CONFIG in names:

@@ -813,7 +813,7 @@ RULES = (
         "error",
         """The trainer finished writing the checkpoint.
 
-    verl-SpeCo writes "complete" into metadata.json, and takes no checkpoint up again where it is false: its
+    verl-SpeCo writes metadata.json last, and loads no checkpoint whose "complete" is not true there: its
     weights may be cut, or those of two steps.
 
     Fix: pass the folder of a finished save.
