@@ -23,6 +23,7 @@ from eaglectl.engines.view import (
     lacks_rows,
     misread,
     misread_factor,
+    untargeted,
     when,
 )
 from eaglectl.errors import RefusedError, UsageError
@@ -100,6 +101,8 @@ def _has_mrope_scales(view: View) -> bool:
 
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
+    # of every layer (run: utils.py 0.5.23:144)
+    "quantised-targets": when(lambda view: untargeted(view, "model.self_attn.q_proj")),
     "yarn-mrope": when(_has_mrope_scales),
     "yarn-factor": misread_factor(takes_zeros=True),
     "speculators": when(lambda view: "speculators_model_type" in view.config),

@@ -4,7 +4,9 @@ Also which targets each release captures hidden states of: closed lists of class
 """
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import isclose
 from typing import Annotated, Any, Literal
@@ -509,6 +511,25 @@ def method_of(quantisation: Mapping[str, Any] | None) -> str:
     table = quantisation or {}
     method = str(table.get("quant_method") or (MODELOPT if table else "")).lower().replace("_", "-")
     return MODELOPT if method.startswith(MODELOPT) else method
+
+
+def is_listed(module: str, patterns: Iterable[Any]) -> bool:
+    """Return whether names of compressed-tensors list a module: the whole name, or re: and an expression."""
+    texts = [pattern for pattern in patterns if isinstance(pattern, str)]
+    with suppress(re.error):  # EGL802 reports it
+        return any(re.match(text[3:], module) if text.startswith("re:") else text == module for text in texts)
+    return False
+
+
+def untargeted(view: View, module: str) -> bool:
+    """Return whether a module, by an engine's name, is in no list of compressed-tensors' config."""
+    table = view.drafter.quantisation or {}
+    groups, ignore = table.get("config_groups"), table.get("ignore") or ()
+    if method_of(table) != "compressed-tensors" or not isinstance(groups, Mapping):
+        return False
+    tables = [group for group in groups.values() if isinstance(group, Mapping)]
+    targets = [name for group in tables for name in group.get("targets") or ()]
+    return "Linear" not in targets and not is_listed(module, (*targets, *ignore))
 
 
 def unbuilt(case: Case) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """vLLM: when each fact of vllm_releases.json holds for a checkpoint."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
@@ -21,6 +20,7 @@ from eaglectl.engines.view import (
     dimensions,
     factor_words,
     has,
+    is_listed,
     lacks_padded_rows,
     lacks_rows,
     method_of,
@@ -31,6 +31,7 @@ from eaglectl.engines.view import (
     target_positions,
     tied_head,
     unread,
+    untargeted,
     when,
 )
 from eaglectl.formats.config_keys import ROPE_TABLES, mask_token
@@ -237,15 +238,8 @@ def _packed_fc(view: View) -> bool:
     if method_of(table) != "compressed-tensors" or "pack" not in str(table.get("format")):
         return False
     targets = [group.get("targets") or () for group in groups.values()] if isinstance(groups, Mapping) else ()
-    is_target = any("Linear" in names or _is_named(FC, names) for names in targets)
-    return is_target and "fc.weight" in view.drafter.tensors and not _is_named(FC, ignore)
-
-
-def _is_named(module: str, patterns: Sequence[Any]) -> bool:
-    texts = [pattern for pattern in patterns if isinstance(pattern, str)]
-    with suppress(re.error):  # EGL802 reports it
-        return any(re.match(text[3:], module) if text.startswith("re:") else text == module for text in texts)
-    return False
+    is_target = any("Linear" in names or is_listed(FC, names) for names in targets)
+    return is_target and "fc.weight" in view.drafter.tensors and not is_listed(FC, ignore)
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -311,6 +305,9 @@ CONDITIONS: Mapping[str, Condition] = {
     "mask-token-unread": _unread_mask_token,
     "sliding-window-qwen3": has(Feature.SLIDING_WINDOW),
     "quantised-names": when(_packed_fc),
+    "quantised-targets": when(
+        lambda view: untargeted(view, f"model.layers.{view.drafter.target.depth or 0}.self_attn.q_proj")
+    ),
     "quantised-absent": has(Feature.QUANTISED),
     "quantised-target": when(
         lambda view: "quantization_config" in view.target and Feature.QUANTISED not in view.features

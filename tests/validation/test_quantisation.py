@@ -154,7 +154,8 @@ def test_a_quantised_edge_runs_where_the_release_builds_it_so(
 def test_a_packed_edge_is_there(module: str, bits: int, engines: dict[str, str], tmp_path: Path) -> None:
     weights = {"num_bits": bits, "type": "int"}
     groups = {"group_0": {"targets": [f"re:.*{module}$"], "weights": weights}}
-    config = {"quantization_config": {**INT8_LAYERS, "config_groups": groups}}
+    lists = {"config_groups": groups, "ignore": ["re:.*proj"]}
+    config = {"quantization_config": {**INT8_LAYERS, **lists}}
     folder = drafter_folder(tmp_path, config=config, tensors=packed(module, bits))
     drafter = eaglectl.inspect(str(folder)).drafter
     assert drafter.dims == eaglectl.inspect(drafter_folder(tmp_path, "plain")).drafter.dims

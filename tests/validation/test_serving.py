@@ -172,6 +172,16 @@ PACKED_LINEAR = {
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
     "ignore": ["fc", "lm_head"],
 }
+ONLY_HEAD = {
+    **PACKED_LINEAR,
+    "config_groups": {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8}}},
+    "ignore": [],
+}
+PACKED_HEAD = {
+    "lm_head.weight": None,
+    "lm_head.weight_packed": ("I32", (DRAFT, HIDDEN // 4), bytes(DRAFT * HIDDEN)),
+    "lm_head.weight_scale": floats("scale", DRAFT, 1),
+}
 PACKED_OUTPUT = {
     f"{OUTPUT}.weight": None,
     f"{OUTPUT}.weight_packed": ("I32", (HIDDEN, 8), bytes(HIDDEN * 32)),
@@ -326,6 +336,8 @@ BAD = (
     vllm("speculators-mla", OF_SPECULATORS, base="vllm/mla"),
     sglang("later-input-layernorm", {"num_hidden_layers": 2}, THEIRS),
     sglang("mla-layers", {"num_hidden_layers": 2}, {**LATENT, **LATER}, base="vllm/mla"),
+    sglang("quantised-targets", {"quantization_config": ONLY_HEAD}, PACKED_HEAD, "in no list"),
+    Bad("vllm-quantised-targets", "vllm==0.20.0", {"quantization_config": ONLY_HEAD}, PACKED_HEAD),
     sglang("quantised-module", QUANTISED, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
     vllm("quantised-module", QUANTISED, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
     vllm("quantised-names", {"quantization_config": PACKED_LINEAR}, PACKED_OUTPUT, "model.fc"),

@@ -71,7 +71,7 @@ def four_states() -> Edit:
 
 
 OF_FC = {
-    **{"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["re:.*proj", "lm_head"]},
+    **{"quant_method": "compressed-tensors", "format": "float-quantized"},
     "config_groups": {"group_0": {"targets": ["re:.*fc$"], "weights": FLOAT_8, "input_activations": None}},
 }
 WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
@@ -202,10 +202,11 @@ def _own() -> dict[str, Case]:
         f"llama31/sglang: {name}": Case("llama31", partial(drafter, "llama31"), edit, options=options)
         for name, (edit, options) in STARTED.items()
     }
-    quantised = both(in_float8("fc"), config(quantization_config=OF_FC))
-    found["llama31/sglang: fc in FP8"] = Case(
-        "llama31", partial(drafter, "llama31"), quantised, is_loaded_only=True
-    )
+    for name, ignore in (("", ["re:.*proj", "lm_head"]), (", the layers in no list", [])):
+        quantised = both(in_float8("fc"), config(quantization_config={**OF_FC, "ignore": ignore}))
+        found[f"llama31/sglang: fc in FP8{name}"] = Case(
+            "llama31", partial(drafter, "llama31"), quantised, is_loaded_only=True
+        )
     found |= {
         f"qwen3-target/{name}": Case("qwen3-target", partial(drafter_for, "qwen3", "llama31"), edit, "qwen3")
         for name, edit in QWEN_TARGET.items()
