@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.judge.rule import AllowTable, Policy
-from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, refusal
 from tests.validation.patches import Patch, add, exact, only, store
 
 MODULES = tuple(
@@ -186,3 +186,19 @@ def test_names_that_are_ignored_are_compared_as_vllm_does(
         table = json.loads((out / "config.json").read_text())["quantization_config"]
         assert table["ignore"] == ["fc", "lm_head", "model.fc"]
         assert outcomes(out, "vllm==0.32.0") == {"vllm 0.32.0": "as trained"}
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "words"),
+    [
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "U8", "packed by bitsandbytes"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, "U32", "packed by MLX"),
+    ],
+)
+def test_a_quantiser_whose_weights_have_no_shape_is_named(
+    config: dict[str, Any], dtype: str, words: str, tmp_path: Path
+) -> None:
+    module = "layers.0.self_attn.q_proj"
+    weights = {f"{module}.weight": (dtype, (8, 4), bytes(8 * 4 * (4 if dtype == "U32" else 1)))}
+    folder = drafter_folder(tmp_path, config=config, tensors=weights)
+    assert words in refusal(1, "inspect", folder)
