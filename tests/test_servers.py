@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl.errors import RefusedError, UnreadableError
-from tests.servers import ANSWER, INFO, LLAMA, METRICS, MODELS, PROPS, SGLANG, llama_metrics, smoke
+import eaglectl
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from tests.servers import ANSWER, INFO, LLAMA, METRICS, MODELS, PROPS, SGLANG, llama_metrics, server, smoke
 
 pytest.importorskip("torch")
 
@@ -30,6 +31,53 @@ def test_the_number_of_positions_is_the_servers(tmp_path: Path) -> None:
     counted = {"usage": {"completion_tokens": 17}, "sglext": {"spec_tokens_details": details}}
     report = smoke(tmp_path, {**info(speculative_num_steps=2), "/v1/completions": counted})
     assert (report.k, [position.value for position in report.measured.per_position]) == (2, [0.5, 0.2])
+
+
+PLAIN = {"/v1/models": MODELS, "/v1/completions": {"usage": {"completion_tokens": 20}}}
+
+
+def test_a_server_without_a_drafter_gives_the_ratio_and_the_break_even(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    with server(PLAIN, seen) as baseline:
+        speed = smoke(tmp_path, SGLANG, speed=(1, 2), baseline_url=baseline).speed
+    assert speed is not None and [row.concurrency for row in speed.rows] == [1, 2]
+    assert all(row.plain is not None and row.ratio is not None for row in speed.rows)
+    assert len(speed.break_even) == 1 and f"the ratio is that to {baseline}" in speed.how
+    assert seen and not any("return_spec_tokens_details" in request for request in seen)
+
+
+@pytest.mark.parametrize(
+    "pages", [SGLANG, {**PLAIN, "/metrics": METRICS.format(tokens=0, drafts=0, first=0, second=0)}]
+)
+def test_a_baseline_that_drafts_is_refused_and_acceptance_stays(pages: Any, tmp_path: Path) -> None:
+    with server(pages, []) as baseline:
+        report = smoke(tmp_path, SGLANG, speed=(1,), baseline_url=baseline)
+    assert report.speed is None and report.measured.length.value == 2.0
+    assert (
+        report.speed_gap == f"--baseline-url {baseline}: this server drafts too; start one without a drafter"
+    )
+
+
+def test_a_baseline_that_does_not_answer_is_a_gap(tmp_path: Path) -> None:
+    report = smoke(tmp_path, SGLANG, speed=(1,), baseline_url="http://127.0.0.1:9")
+    assert report.speed is None and "127.0.0.1:9" in report.speed_gap
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"run_in": "reference", "speed": (1,), "baseline_url": "http://h:1"},
+            "needs vLLM or a running server",
+        ),
+        ({"run_in": "http://h:1", "baseline_url": "http://h:2"}, "for a running server's speed"),
+        ({"run_in": "http://h:1", "speed": (1,), "baseline_url": "h:2"}, "a URL like http://localhost:8001"),
+        ({"run_in": "http://h:1", "speed": (1,), "baseline_url": "http://h:1/"}, "is the server of --run-in"),
+    ],
+)
+def test_a_baseline_that_cannot_be_is_a_wrong_call(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        eaglectl.smoke("drafter", "target", eaglectl.SmokeOptions(**options))
 
 
 def test_another_drafter_on_the_server_fails(tmp_path: Path) -> None:

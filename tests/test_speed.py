@@ -334,7 +334,7 @@ def test_a_server_is_timed_with_what_it_serves(
     assert [line.length for line in found.rows] == [pytest.approx(length)] * 2
     assert all(line.drafted.median > 0 for line in found.rows)
     assert (found.text, found.break_even, found.repeats) == ("", (), REPEATS)
-    assert "there is no ratio: --run-in vllm on such a card" in found.how
+    assert "there is no ratio: pass --baseline-url" in found.how
     # acceptance, as many as are in flight to warm up, and repeats of eight and of nine requests
     assert len(seen) == 6 + 4 + REPEATS * (8 + 9)
     assert [request["ignore_eos"] for request in seen] == [False] * 6 + [True] * (len(seen) - 6)

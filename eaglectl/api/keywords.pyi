@@ -153,6 +153,7 @@ class SmokeFields(TypedDict, total=False):
     run_in: StrPath
     k: int
     speed: str | Sequence[int] | None
+    baseline_url: StrPath | None
     window: str | Sequence[int] | None
     prompts: StrPath | None
     ignore_eos: bool

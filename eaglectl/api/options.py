@@ -487,6 +487,14 @@ class SmokeOptions(DraftOptions, frozen=True):
     ] = "auto"
     k: Annotated[int, replace(K, group="")] = 3
     speed: Annotated[tuple[int, ...] | None, SPEED] = None
+    baseline_url: Annotated[
+        str | None,
+        Option(
+            "With --speed and a server's URL: a server of the same target without a drafter, for the ratios"
+            " and the break-even.",
+            value="URL",
+        ),
+    ] = None
     window: Annotated[
         tuple[int, ...] | None,
         Option(

@@ -384,7 +384,10 @@ def _timed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
                 return replace(report, speed=measure_speed(job, concurrencies))
             from eaglectl.run.server import measure_server
 
-            return replace(report, speed=measure_server(job, runs.engine, report.k, concurrencies))
+            return replace(
+                report,
+                speed=measure_server(job, runs.engine, report.k, concurrencies, runs.options.baseline_url),
+            )
         except (RefusedError, UnreadableError) as error:  # acceptance was measured
             gap = f"speed was not measured: {error}"
             return replace(report, speed_gap=str(error), reasons=(*report.reasons, Reason("gap", gap)))
@@ -456,6 +459,7 @@ def _check(options: SmokeOptions) -> None:
         ),
     )
     _check_server(options, engine)
+    _check_baseline(options)
 
 
 def _check_server(options: SmokeOptions, engine: str) -> None:
@@ -505,6 +509,27 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
             f"--speed needs vLLM or a running server, and not --run-in {engine}: pass --run-in vllm if it is"
             " installed, or the server's URL",
             ("--speed",),
+        ),
+    )
+
+
+def _check_baseline(options: SmokeOptions) -> None:
+    url = options.baseline_url
+    check(
+        (
+            url is not None and not is_server(url),
+            f"--baseline-url {url}: a URL like http://localhost:8001 was expected",
+            ("--baseline-url",),
+        ),
+        (
+            url is not None and not (options.speed and is_server(options.run_in)),
+            "--baseline-url is for a running server's speed: pass its URL as --run-in, and --speed 1,4,16",
+            ("--baseline-url",),
+        ),
+        (
+            url is not None and url.rstrip("/") == options.run_in.rstrip("/"),
+            f"--baseline-url {url} is the server of --run-in; pass one that runs without a drafter",
+            ("--baseline-url",),
         ),
     )
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from eaglectl.run.counters import (
 )
 from eaglectl.run.http import MAX_STEPS, Completion, Server, get, open_server
 from eaglectl.run.job import EngineJob, EngineRun, chat_messages, check_token_ids, has_chat_template
-from eaglectl.run.measurement import Batch, PromptResult, Speed, compare_timings, time_repeats
+from eaglectl.run.measurement import Batch, PromptResult, Speed, Timing, compare_timings, time_repeats
 from eaglectl.run.prompts import GENERATION_PROMPT, Prompt
 
 
@@ -293,22 +294,65 @@ def _vllm(server: Server, model: str) -> _Engine:
     )
 
 
-def measure_server(job: EngineJob, url: str, k: int, concurrencies: Sequence[int]) -> Speed:
-    """Time the server at `url`, which drafts `k` tokens, on the prompts of `job`. Raises as `run_server`."""
+def measure_server(
+    job: EngineJob, url: str, k: int, concurrencies: Sequence[int], baseline: str | None = None
+) -> Speed:
+    """Time the server at `url`, which drafts `k` tokens, on the prompts of `job`; raises as `run_server`.
+
+    `baseline` is the URL of a server of the same target without a drafter, for the ratios. Raises
+    RefusedError if it drafts too.
+    """
     server, job = open_server(url, job.timeout), replace(job, ignores_eos=True)
+    other = None if baseline is None else open_server(baseline, job.timeout)
     report_step(job.on_progress, "timing the server")
     model, engine = _recognise(server)
+    plain = None if other is None else _undrafted(other, engine)
+    timings = _timings(server, model, engine, job, concurrencies)
+    others = None
+    if other is not None and plain is not None:
+        report_step(job.on_progress, "timing the server without a drafter")
+        others = _timings(other, *plain, job, concurrencies)
+    repeats = min(len(timing.batches) for timing in (*timings, *(others or ())))
+    ratio = (
+        f"the ratio is that to {other}, whose engine, card and options are taken to be the same"
+        if other is not None
+        else "one server has one configuration, so there is no ratio: pass --baseline-url with a server of"
+        " the same target without a drafter"
+    )
+    how = (
+        f"this server over HTTP, after a warm-up, with {job.max_tokens} new tokens for each request if it"
+        " supports ignore_eos; prompts are repeated, and their prefixes may be in its cache;"
+        f" {repeats} repeats; {ratio}"
+    )
+    return Speed(compare_timings(k, timings, others), "the server's", "", job.max_tokens, repeats, how)
 
+
+def _timings(
+    server: Server, model: str, engine: _Engine, job: EngineJob, concurrencies: Sequence[int]
+) -> tuple[Timing, ...]:
     def run(concurrency: int, indices: Sequence[int]) -> Batch:
         counted = _send_and_count(server, model, engine, job, indices, concurrency)
         return Batch(counted.tokens, counted.seconds, counted.drafts, sum(counted.accepted))
 
-    timings = time_repeats(run, concurrencies, len(job.prompts))
-    repeats = min(len(timing.batches) for timing in timings)
-    how = (
-        f"this server over HTTP, after a warm-up, with {job.max_tokens} new tokens for each request if it"
-        " supports ignore_eos; prompts are repeated, and their prefixes may be in its cache;"
-        f" {repeats} repeats; a server has one configuration, so there is no ratio: --run-in vllm on such a"
-        " card times vLLM with and without the drafter"
-    )
-    return Speed(compare_timings(k, timings, None), "the server's", "", job.max_tokens, repeats, how)
+    return time_repeats(run, concurrencies, len(job.prompts))
+
+
+def _undrafted(server: Server, drafting: _Engine) -> tuple[str, _Engine]:
+    """Return the model and the engine of a server without a drafter; requests are those of `drafting`.
+
+    Raises RefusedError if it drafts.
+    """
+    model = str(get(server, "/v1/models", "models")["data"][0]["id"])
+    drafts = get(server, "/server_info", "server_info", may_lack=True).get("speculative_algorithm")
+    with suppress(UnreadableError):  # without metrics, which a baseline does not need
+        drafts = drafts or VLLM.drafts in read_counters(server, VLLM)
+    if drafts:
+        raise RefusedError(f"--baseline-url {server}: this server drafts too; start one without a drafter")
+
+    def count(send: Send, most: int) -> Counted:
+        begin = time.perf_counter()
+        answers = send()
+        return Counted(answers, time.perf_counter() - begin, 0, ())
+
+    extra = {name: value for name, value in drafting.extra.items() if name != "return_spec_tokens_details"}
+    return model, _Engine("", "", count, {}, extra)

@@ -44,13 +44,13 @@ def running(
 
 
 def running_vllm(
-    target: Path, drafter: Path, log: Path, patience: float, *more: str
+    target: Path, drafter: Path | None, log: Path, patience: float, *more: str
 ) -> AbstractContextManager[str]:
-    """The address of a vLLM server that drafts three tokens a round."""
+    """The address of a vLLM server that drafts three tokens a round; without a drafter, none."""
     speculation = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": 3}
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(target), *SETTINGS]
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
-    words = (*more, "--speculative-config", json.dumps(speculation))
+    words = (*more, *(["--speculative-config", json.dumps(speculation)] if drafter else []))
     return running([*command, *words], log, patience, environment)
 
 

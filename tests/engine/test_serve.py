@@ -59,6 +59,16 @@ def test_a_server_is_timed_with_so_many_requests_in_flight(folder: Path, served:
     assert all(row.drafted.low > 0 and row.length is not None and row.length > 1 for row in speed.rows)
 
 
+def test_a_server_is_compared_with_one_without_a_drafter(folder: Path, served: str) -> None:
+    with running_vllm(folder / "target", None, folder / "baseline.log", PATIENCE) as baseline:
+        speed = smoke(folder, served, speed=(1, 2), baseline_url=baseline).speed
+        assert speed is not None and len(speed.break_even) == 1
+        for row in speed.rows:
+            assert row.plain is not None and row.ratio is not None and row.plain.low > 0 and row.ratio.low > 0
+        wrong = smoke(folder, served, speed=(1,), baseline_url=served.replace("127.0.0.1", "localhost"))
+        assert wrong.speed is None and "drafts too" in wrong.speed_gap
+
+
 @pytest.mark.parametrize("length", [4, 64])
 def test_other_traffic_is_refused(length: int, folder: Path, served: str) -> None:
     with traffic(served, str(folder / "target"), length), pytest.raises(RefusedError, match="other"):
