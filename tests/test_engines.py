@@ -132,6 +132,11 @@ def test_the_runner_of_a_release_depends_on_the_target_for_a_while(
     assert vllm.ENGINE.behaviour(release).runners_for(target) == taken
 
 
+@pytest.mark.parametrize(("release", "taken"), [("0.22.1", ["V1"]), ("0.23.0", ["V1"]), ("0.24.0", ["V2"])])
+def test_a_quantised_target_is_run_by_v1_for_two_releases(release: str, taken: list[str]) -> None:
+    assert [*vllm.ENGINE.behaviour(release).runners_for("qwen3", is_quantised=True)] == taken
+
+
 SERVED = {(one.engine, one.layout, one.version, one.attention): one.releases for one in services()}
 
 

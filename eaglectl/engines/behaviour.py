@@ -141,7 +141,8 @@ class Behaviour(Struct, frozen=True):
 
     `prefixes` are removed by a class's loader, except from names that begin with a part of `unprefixed`. The
     first of `weight_patterns` that fits a file is opened, without files that end with a part of
-    `skipped_weights`; no pattern means that it is unknown.
+    `skipped_weights`; no pattern means that it is unknown. `quantised_runners` run a quantised target; none
+    means that it is as any other.
     """
 
     runners: Mapping[str, Runner]
@@ -153,16 +154,21 @@ class Behaviour(Struct, frozen=True):
     speculators_defaults: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     weight_patterns: tuple[str, ...] = ()
     skipped_weights: tuple[str, ...] = ()
+    quantised_runners: tuple[str, ...] = ()
 
     @property
     def parallel_runners(self) -> tuple[str, ...]:
         """The runners that draft in parallel."""
         return tuple(name for name, runner in self.runners.items() if runner.drafts_in_parallel)
 
-    def runners_for(self, model_type: str | None, *, is_parallel: bool = False) -> tuple[str, ...]:
+    def runners_for(
+        self, model_type: str | None, *, is_parallel: bool = False, is_quantised: bool = False
+    ) -> tuple[str, ...]:
         """Return the runners that the release may use for a target's model_type (None: unknown)."""
         if is_parallel and self.parallel_runners:
             return self.parallel_runners
+        if is_quantised and self.quantised_runners:
+            return self.quantised_runners
         if model_type:
             return next(rule.value for rule in self.default_runner if rule.fits(model_type))
         return tuple(name for name in self.runners if any(name in rule.value for rule in self.default_runner))

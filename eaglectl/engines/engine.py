@@ -325,7 +325,9 @@ class Engine(Struct, frozen=True, eq=False):
         """Return the layers that `release` captures for a checkpoint, by the runners that it may use."""
         behaviour, target = self.behaviour(release), view.drafter.target
         seen, is_parallel = as_seen(self.name, release, target), view.drafter.kind == "peagle"
-        names = behaviour.runners_for(target.model_type, is_parallel=is_parallel)
+        names = behaviour.runners_for(
+            target.model_type, is_parallel=is_parallel, is_quantised=target.is_quantised
+        )
         if view.runner in behaviour.runners:
             names = (view.runner,)
         return {name: capture(behaviour.runners[name], view.flat, seen) for name in names}

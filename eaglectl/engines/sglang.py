@@ -23,6 +23,7 @@ from eaglectl.engines.view import (
     lacks_rows,
     misread,
     misread_factor,
+    target_positions,
     untargeted,
     when,
 )
@@ -99,11 +100,20 @@ def _has_mrope_scales(view: View) -> bool:
     return is_mrope and not scaling.get("video_rope") and not MROPE_LACKS.isdisjoint(scaling)
 
 
+def _table_length(case: Case) -> float:
+    """Return the positions of yarn's table before it is lengthened (yarn.py 0.5.20:137)."""
+    _, _, factor, original = case.view.reach
+    return (original or 0) * factor
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     # of every layer (run: utils.py 0.5.23:144)
     "quantised-targets": when(lambda view: untargeted(view, "model.self_attn.q_proj")),
     "yarn-mrope": when(_has_mrope_scales),
+    "yarn-past-table": lambda case: (
+        case.view.reach[1] == "yarn" and 0 < _table_length(case) < (target_positions(case.view) or 0)
+    ),
     "yarn-factor": misread_factor(takes_zeros=True),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
@@ -162,6 +172,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         **common_words(case),
         **factor_words(case, takes_zeros=True),
         "positions": int(_context_length(case)),
+        "table": int(_table_length(case)),
         "wanted": _registered_class(view),
         "stated_layers": view.config.get("num_hidden_layers"),
         "norm_output": str(norms.norm_output).lower(),

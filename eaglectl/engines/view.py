@@ -473,9 +473,9 @@ def trained_part(view: View) -> float:
     return 1 if is_asked else view.drafter.rope.rotated_part
 
 
-def _factor_keys(case: Case) -> tuple[str, ...]:
-    """Return the keys of a yarn scaling that set the factor on cos and sin in the release."""
-    paths: Mapping[str, str] = load(case.engine)["keys"]["factor of yarn"]
+def _scaling_keys(case: Case, topic: str) -> tuple[str, ...]:
+    """Return the keys of a rope scaling that the release reads for a topic of the engine's data."""
+    paths: Mapping[str, str] = load(case.engine)["keys"][topic]
     return tuple(
         path.rpartition(".")[2] for path, releases in paths.items() if is_within(releases, case.release)
     )
@@ -486,7 +486,7 @@ def misread_factor(*, takes_zeros: bool = False) -> Condition:
 
     def is_misread(case: Case) -> bool:
         rope = case.view.drafter.rope
-        factor = yarn_factor(rope.scaling, _factor_keys(case), takes_zeros=takes_zeros)
+        factor = yarn_factor(rope.scaling, _scaling_keys(case, "factor of yarn"), takes_zeros=takes_zeros)
         return not isclose(factor, rope.attention_factor, rel_tol=1e-3)
 
     return is_misread
@@ -494,7 +494,7 @@ def misread_factor(*, takes_zeros: bool = False) -> Condition:
 
 def factor_words(case: Case, *, takes_zeros: bool = False) -> Mapping[str, Any]:
     """Return what a misread factor of yarn does to attention scores, and why."""
-    rope, keys = case.view.drafter.rope, _factor_keys(case)
+    rope, keys = case.view.drafter.rope, _scaling_keys(case, "factor of yarn")
     stored = {key for key, value in (rope.scaling or {}).items() if value is not None}
     unread = [key for key in TRANSFORMERS_FACTORS if key in stored.difference(keys)]
     read = [key for key in (*ENGINE_FACTORS, *TRANSFORMERS_FACTORS) if key in stored.intersection(keys)]
@@ -503,6 +503,7 @@ def factor_words(case: Case, *, takes_zeros: bool = False) -> Mapping[str, Any]:
     return {
         "scores": f"{(factor / rope.attention_factor) ** 2:#.3g}",
         "factor_cause": f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} {outcome}",
+        "yarn_keys": " and ".join(yarn_keys(case)),
     }
 
 
@@ -544,6 +545,27 @@ def unbuilt(case: Case) -> tuple[str, ...]:
     return tuple(sorted(parts - built))
 
 
+def yarn_keys(case: Case) -> tuple[str, ...]:
+    """Return the keys of a yarn scaling that the release reads, and with another effect than in training."""
+    rope, is_mla = case.view.drafter.rope, case.view.model_class == "mla"
+    scaling = rope.scaling or {}
+    if scaling.get("rope_type") != "yarn":
+        return ()
+    topics = ("ramp of yarn", "factor of MLA") if is_mla else ("ramp of yarn",)
+    # each value without an effect; two keys leave mscale squared out of MLA's softmax scale
+    is_scaled, shares = rope.mla_factors[1] != 1, ("attn_factor", "extrapolation_factor")
+    omits = {"apply_yarn_scaling": False, "attention_factor": 1} if is_scaled else {}
+    keys = [key for topic in topics for key in _scaling_keys(case, topic) if scaling.get(key) is not None]
+    return tuple(
+        key for key in keys if (key in shares and scaling[key] != 1) or scaling[key] == omits.get(key)
+    )
+
+
+def other_scaling(view: View) -> bool:
+    """Whether the drafter was trained with a rope scaling other than yarn."""
+    return (view.drafter.rope.scaling or {}).get("rope_type", "default") not in ("default", "yarn")
+
+
 # of facts that several engines have, by the fact's id
 COMMON: Mapping[str, Condition] = {
     # the release builds fc for another number of aux states
@@ -562,6 +584,8 @@ COMMON: Mapping[str, Condition] = {
     ),
     "hidden-act": when(lambda view: view.flat.get("hidden_act") not in (None, "silu")),
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
+    "mla-scaling": when(other_scaling),
+    "yarn-keys": lambda case: bool(yarn_keys(case)),
     "layers-overstated": when(
         lambda view: (view.number("num_hidden_layers") or 0) > view.drafter.dims.layers
     ),
@@ -606,6 +630,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "stated_aux": case.aux_count,
         "target_positions": target_positions(view),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
+        "rope_kind": (view.drafter.rope.scaling or {}).get("rope_type"),
         "rows": _embedding_rows(view),
         "last_id": (view.drafter.target.tokens or 0) - 1,
     }

@@ -26,6 +26,7 @@ from eaglectl.engines.view import (
     method_of,
     misread,
     misread_factor,
+    other_scaling,
     stated_theta,
     target_is,
     target_positions,
@@ -242,9 +243,25 @@ def _packed_fc(view: View) -> bool:
     return is_target and "fc.weight" in view.drafter.tensors and not is_listed(FC, ignore)
 
 
+def _uncaptured(case: Case) -> list[int]:
+    """Return the boundaries among the captured ones of which the target's class captures no state."""
+    target = case.view.drafter.target
+    ends = {"first": 0, "last": target.depth}
+    lacking = {
+        ends[row["boundary"]]
+        for row in load("vllm")["uncaptured"]
+        if is_within(row["releases"], case.release)
+        and not set(row.get("targets", target.kinds)).isdisjoint(target.kinds)
+    }
+    return sorted({layer for layers in case.captured.values() for layer in layers.boundaries or ()} & lacking)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "yarn-factor": misread_factor(),
+    "end-boundary": lambda case: bool(_uncaptured(case)),
+    "mla-scaling": when(lambda view: other_scaling(view) and view.reach[3]),
+    "mla-scaling-refused": when(lambda view: other_scaling(view) and not view.reach[3]),
     "no-class-mla": always,
     "no-class-qwen3": always,
     "architecture": _unknown_architecture,
@@ -376,6 +393,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "runtime": ", ".join(view.runtime_parts),
         "positions": int(_table_length(case)),
         "drafted": int(_drafted_length(case)),
+        "uncaptured": " and ".join(map(str, _uncaptured(case))),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
         "stated_draft_vocab": view.flat.get("draft_vocab_size"),

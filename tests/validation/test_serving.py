@@ -78,6 +78,13 @@ def scaled(kind: str, original: int | None = 32768, **more: Any) -> dict[str, An
     return {"rope_scaling": {"rope_type": kind, "factor": 4.0, **length, **more}}
 
 
+UNSCALED = {"mscale_all_dim": 1.0, "apply_yarn_scaling": False}
+BOTH_UNREAD = {**UNSCALED, "attn_factor": 2}
+SCALED_BY_ONE = {"mscale_all_dim": 1.0, "attention_factor": 1.0}
+RAMPED = scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0)
+SHORT_YARN = {**scaled("yarn", 16384), "max_position_embeddings": 131072}
+
+
 def config_of(fixture: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((PRODUCERS / fixture / "config.json").read_text())
     return config
@@ -472,6 +479,30 @@ BAD = (
         scaled("yarn", mrope_section=[4, 6, 6], **ALIKE),
         says="TypeError",
     ),
+    *(
+        Bad(f"{engine}-yarn-keys", releases, scaled("yarn", **keys), says=f"reads {words} of", base=base)
+        for engine, releases, keys, words, base in (
+            ("vllm", "vllm>=0.11,<0.30", {"extrapolation_factor": 0.5}, "extrapolation_factor", ""),
+            ("vllm", "vllm>=0.18,<0.30", {"attn_factor": 2}, "attn_factor", "vllm/mla"),
+            ("vllm", "vllm>=0.18,<0.31", UNSCALED, "apply_yarn_scaling", "vllm/mla"),
+            ("vllm", "vllm>=0.31", SCALED_BY_ONE, "attention_factor", "vllm/mla"),
+            ("sglang", "sglang", {"extrapolation_factor": 0.5}, "extrapolation_factor", ""),
+            ("sglang", "sglang", BOTH_UNREAD, "attn_factor and apply_yarn_scaling", "vllm/mla"),
+        )
+    ),
+    Bad("vllm-mla-scaling", "vllm>=0.18", RAMPED, says="rope scaling llama3", base="vllm/mla"),
+    Bad("sglang-mla-scaling", "sglang", RAMPED, says="rope scaling llama3", base="vllm/mla"),
+    Bad("vllm-mla-scaling-refused", "vllm>=0.18", scaled("linear", None), says="linear", base="vllm/mla"),
+    Bad("sglang-yarn-past-table", "sglang<0.5.21", SHORT_YARN, says="past 65536", target=LONGER),
+    *(
+        Bad("vllm-end-boundary", releases, {IDS: ids, "eagle_config": ABSENT}, says=says, target=target)
+        for releases, ids, says, target in (
+            ("vllm>=0.11.1,<0.18", [2, 4, 8], "boundary 8 of", {}),
+            ("vllm>=0.11.1,<0.18", [0, 4, 5], "boundary 0 of", {}),
+            ("vllm>=0.18,<0.25", [2, 4, 8], "boundary 8 of", of("deepseek_v3", "DeepseekV3ForCausalLM")),
+            ("vllm>=0.18", [0, 4, 5], "boundary 0 of", of("deepseek_v3", "DeepseekV3ForCausalLM")),
+        )
+    ),
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
     sglang("embedding-replaced", says="the rotated target's embedding", record=ROTATED),
@@ -803,6 +834,44 @@ def test_positions_are_written_where_they_only_size_the_table(tmp_path: Path) ->
         (written := tmp_path / f"{name}-written").mkdir()
         outcome = judged(bad, written).releases[0].outcome
         assert outcome == ("as trained" if name == "plain" else "as trained, started so")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "engines"),
+    [
+        ({"mscale_all_dim": 1.0, "attention_factor": 1.0}, "vllm>=0.28,<0.31"),
+        ({"mscale_all_dim": 1.0, "attention_factor": 2.0}, "vllm>=0.31"),
+        ({"attention_factor": 1.0}, "vllm>=0.31"),
+        ({"mscale_all_dim": 1.0, "apply_yarn_scaling": False}, "vllm>=0.31"),
+        ({"mscale_all_dim": 1.0, "apply_yarn_scaling": True, "attn_factor": 1}, "vllm>=0.28"),
+        ({"attn_factor": 2, "extrapolation_factor": 2}, "vllm>=0.30"),
+    ],
+)
+def test_a_key_of_yarn_that_changes_nothing_for_mla_is_no_finding(
+    scaling: Mapping[str, Any], engines: str, tmp_path: Path
+) -> None:
+    folder = build(Bad("", "", scaled("yarn", **scaling), base="vllm/mla"), tmp_path)
+    outcomes = {one.outcome for one in eaglectl.inspect(str(folder), engines=[engines]).requested}
+    assert outcomes == {"as trained"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "engines"),
+    [
+        ([2, 4, 8], "llama", "vllm>=0.18"),
+        ([0, 4, 5], "llama", "vllm>=0.18"),
+        ([2, 4, 8], "deepseek_v3", "vllm>=0.25"),
+        ([2, 4, 7], "deepseek_v3", "vllm>=0.18"),
+        ([0, 4, 5], "gpt_oss", "vllm>=0.11.1"),
+    ],
+)
+def test_the_first_and_last_boundary_are_captured_where_the_classes_have_them(
+    ids: list[int], kind: str, engines: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path, config={IDS: ids, "eagle_config": ABSENT})
+    (tmp_path / "config.json").write_text(json.dumps(TARGET | of(kind)))
+    report = eaglectl.validate(folder, select=["EGL1097"], engines=[engines], target=str(tmp_path))
+    assert report.findings == () and not report.unchecked
 
 
 def test_a_runner_that_is_known_decides_what_short_positions_do(tmp_path: Path) -> None:
