@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-newest test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci ci-engine ci-slow ci-sglang ci-fuzz ci-newest lint benchmark lock wheel sbom audit image clean
+.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-newest test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz engines-check ci ci-engine ci-slow ci-sglang ci-fuzz ci-newest lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -164,7 +164,7 @@ fuzz: $(FUZZ_VENV)/.ready
 # two at a time, the longest first; a part makes its environment itself, or make would take the others before it. The
 # same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; some cases of each slow test and of each
 # that starts an engine, and a share of the kills: `make test-slow`, `make test-engine`, `make test-sglang` have all
-ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest docs-site
+ci: engines-check ci-engine ci-slow ci-sglang test ci-fuzz ci-newest docs-site
 
 ci-engine:
 	EAGLECTL_CASES=1 $(MAKE) test-engine
@@ -199,6 +199,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# whether somebody looked at what changed in the engines that a drafter's outcome depends on; seconds, without network;
+# WHEEL names wheels or folders of other releases
+engines-check: $(VENV)/.ready
+	$(BIN)/python -m tools.scan.looked $(WHEEL)
 
 # mutants of one package that its tests do not see: make mutants PACKAGE=conversion COUNT=60 SEED=1; minutes to an hour
 MUTANTS_VENV ?= .venv-mutants

@@ -29,6 +29,12 @@ from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
+# topics of an engine's sources that concern some drafters alone: those with a vocabulary of their own, and
+# those that quantisation concerns
+SOME_DRAFTERS: Mapping[str, Callable[[Drafter], bool]] = {
+    "vocabulary": lambda drafter: drafter.has_reduced_vocabulary,
+    "quantisation": lambda drafter: drafter.target.is_quantised or drafter.quantisation is not None,
+}
 # norms whose tensors the file has only if they were trained
 WITH_TENSORS = ("fc_norm", "norm_before_fc")
 
@@ -373,6 +379,7 @@ class Engine(Struct, frozen=True, eq=False):
             return self._faulty(view, release, results.faults(facts), facts, results)
         options, doubts = start_options(facts), [(fact.fact.rule, fact.text) for fact in lasting]
         doubts += [(note.key, note.reason) for note in view.drafter.unsettled]
+        results = replace(results, gaps=(*results.gaps, *self.unlooked(view, release)))
         if keys := _keyed([*doubts, *(("", gap) for gap in results.gaps)]):
             return replace(self._doubtful(view, release, keys, results), options=options)
         reasons, outcome = self.runner_remarks(view, release), ServedAs.AS_TRAINED
@@ -422,6 +429,12 @@ class Engine(Struct, frozen=True, eq=False):
             facts = frozenset(applied.fact.id for applied in self.applied(view, release))
             view.open_facts[key] = facts if self.case(view, release).sameness == {True} else None
         return view.open_facts[key]
+
+    def unlooked(self, view: View, release: str) -> Iterator[str]:
+        """Yield what changed in a release and concerns the drafter, where nobody looked at the change."""
+        for topic in self.data.get("unlooked", {}).get(release, ()):
+            if topic not in SOME_DRAFTERS or SOME_DRAFTERS[topic](view.drafter):
+                yield f"{self.title} {release} changed its {topic}, and nobody has looked at the change"
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
         """Return the runners that a verdict "as trained" holds for, then those it does not hold for.

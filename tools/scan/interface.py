@@ -76,6 +76,7 @@ class Modules:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self.tree = functools.cache(sources.module)
+        self._has = functools.cache(lambda path: sources.read(path) is not None)
         self.visited: dict[str, set[ast.AST]] = {}
 
     def hold(self, place: str) -> bool:
@@ -138,13 +139,13 @@ class Modules:
                     original = next(
                         alias.name for alias in node.names if (alias.asname or alias.name) == name
                     )
-                    for file in self._files(path, module or "", level):
+                    for file in self.files(path, module or "", level):
                         yield from self._classes(file, original)
                 case ast.Assign(value=ast.Name(id=other)) if other != name:
                     yield from self._classes(path, other)
 
-    def _files(self, path: str, module: str, level: int) -> list[str]:
-        """The file of an imported module of the package."""
+    def files(self, path: str, module: str, level: int) -> list[str]:
+        """The files of an imported module of the package, `level` folders above the file that imports it."""
         package = self._sources.package
         if level:
             folder = PurePosixPath(path).parents[level - 1]
@@ -153,7 +154,7 @@ class Modules:
         else:
             return []
         stem = str(folder / module.replace(".", "/")).removeprefix("./")
-        return [file for file in (f"{stem}.py", f"{stem}/__init__.py") if self.tree(file) is not None]
+        return [file for file in (f"{stem}.py", f"{stem}/__init__.py") if self._has(file)]
 
 
 def split(place: str) -> tuple[str, ...]:
