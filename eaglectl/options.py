@@ -334,14 +334,18 @@ def with_keywords(function: F) -> F:
 
     call.__annotations__.pop("fields", None)  # of the stub, which is not imported
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
+    call.__doc__ = _documentation(function, options)
+    return call  # type: ignore[return-value]
+
+
+def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -> str:
     rows = [
         f"    {name}{'=False' if option.is_inverted else ''}: {option.option.help}"
         for name, option in options.items()
         if option.option.help
     ]
     head = f"{inspect.getdoc(function) or ''}\n\nOptions, in a record or as keyword arguments:"
-    call.__doc__ = "\n".join([head, *rows])
-    return call  # type: ignore[return-value]
+    return "\n".join([head, *rows])
 
 
 def _fill(

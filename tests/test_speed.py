@@ -18,7 +18,7 @@ from eaglectl.errors import UnreadableError  # noqa: E402
 from eaglectl.report.acceptance import smoke_outline  # noqa: E402
 from eaglectl.report.markdown import markdown  # noqa: E402
 from eaglectl.run import installed  # noqa: E402
-from eaglectl.run.logits import LogitsCheck
+from eaglectl.run.job import LogitsCheck  # noqa: E402
 from eaglectl.run.measurement import (  # noqa: E402
     REPEATS,
     Batch,
@@ -217,7 +217,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     def answers(engine: Any, job: Any, texts: Any) -> tuple[Any, Any, LogitsCheck]:
         plain = ask(engine, job, "plain", texts) if job.compares_plain else None
-        return plain, ask(engine, job, "generate", texts), LogitsCheck(reason="the engine is a stand-in")
+        return plain, ask(engine, job, "generate", texts), LogitsCheck(gap="the engine is a stand-in")
 
     monkeypatch.setattr(installed, "_answers", answers)
     monkeypatch.setattr(installed, "ask", ask)

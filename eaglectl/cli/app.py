@@ -121,8 +121,8 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command; fail with its name for a word that other tools use."""
-        if args[0] in OTHER_NAMES and args[0] not in COMMANDS:
-            ctx.fail(f"No such command '{args[0]}'. Use `eaglectl {OTHER_NAMES[args[0]]}`")
+        if args[0] not in COMMANDS and (use := dict(OTHER_NAMES).get(args[0])):
+            ctx.fail(f"No such command '{args[0]}'. Use `eaglectl {use}`")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -49,26 +49,26 @@ EXIT_LINE = (
 )
 
 # what users type for a command, as other tools name it
-OTHER_NAMES: Mapping[str, str] = {
-    "check": "validate",
-    "lint": "validate",
-    "test": "smoke",
-    "run": "smoke",
-    "bench": "smoke --speed",
-    "benchmark": "smoke --speed",
-    "info": "inspect",
-    "show": "inspect",
-    "doctor": "diagnose",
-    "debug": "diagnose",
-    "compare": "diff",
-    "export": "convert",
-    "upgrade": "convert --to 3.1",
-    "push": "upload",
-    "publish": "upload",
-    "serve": "ready",
-    "demo": "ready",
-    "version": "--version",
-}
+OTHER_NAMES = (
+    ("check", "validate"),
+    ("lint", "validate"),
+    ("test", "smoke"),
+    ("run", "smoke"),
+    ("bench", "smoke --speed"),
+    ("benchmark", "smoke --speed"),
+    ("info", "inspect"),
+    ("show", "inspect"),
+    ("doctor", "diagnose"),
+    ("debug", "diagnose"),
+    ("compare", "diff"),
+    ("export", "convert"),
+    ("upgrade", "convert --to 3.1"),
+    ("push", "upload"),
+    ("publish", "upload"),
+    ("serve", "ready"),
+    ("demo", "ready"),
+    ("version", "--version"),
+)
 
 
 def _flags(text: str) -> tuple[str, ...]:

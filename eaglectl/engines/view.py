@@ -133,8 +133,8 @@ def architectures(model_type: str) -> tuple[str, ...]:
 
 def needs_own_code(target: Target) -> bool:
     """Whether engines read the target with its own code: transformers does not have its model type."""
-    known = read("model_types.json")["architectures"]
-    return target.has_own_code and (target.outer_type or target.model_type) not in known
+    of_transformers = read("model_types.json")["architectures"]
+    return target.has_own_code and (target.outer_type or target.model_type) not in of_transformers
 
 
 def read_captures(engine: str, release: str, target: Target) -> TargetReading | None:

@@ -124,6 +124,29 @@ def _split(subject: Subject, size: int | None = None) -> Iterator[Match]:
     Without `size`, sizes that the target can be split over are tried. Raises CannotLook without the target's
     heads.
     """
+    parts = _parts(subject)
+    counts = [count for count in TENSOR_PARALLEL_SIZES if not _undivided(*parts["target"], count)]
+    unfit = [count for count in counts if _undivided(*parts["drafter"], count)]
+    advice = (
+        f"of sizes up to {TENSOR_PARALLEL_SIZES[-1]}, the two start with --tensor-parallel-size"
+        f" {listed(map(str, sorted({1, *counts} - {*unfit})), ' or ')}"
+    )
+    if size is not None:
+        left = {name: " and ".join(_undivided(*part, size)) for name, part in parts.items()}
+        if text := " and ".join(f"the {name}'s {rest}" for name, rest in left.items() if rest):
+            yield Match(f"{text} cannot be split over {size} GPUs: {advice}", stops_engine=True)
+    elif unfit:
+        rest = " and ".join(_undivided(*parts["drafter"], unfit[0]))
+        yield Match(
+            f"the target can be split over {unfit[0]} GPUs, but the drafter's {rest} cannot: {advice}"
+        )
+
+
+def _parts(subject: Subject) -> Mapping[str, tuple[int, int, int]]:
+    """Return what GPUs share of the target and of the drafter: heads, key heads, width of the MLP.
+
+    Raises CannotLook without the target's heads.
+    """
     dims, sizes = subject.drafter.dims, text_part(subject.target.given_config)
     heads, kv_heads, width = (
         sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
@@ -131,26 +154,11 @@ def _split(subject: Subject, size: int | None = None) -> Iterator[Match]:
     if type(heads) is not int:
         raise CannotLook("the target's config has no num_attention_heads")
     # a single key head is copied to every GPU: that of MLA, and of a config that states none
-    of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
     shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
-    of_target = (heads, shared, width if type(width) is int else 0)
-    parts = {"target": of_target, "drafter": of_drafter}
-    counts = [count for count in TENSOR_PARALLEL_SIZES if not _undivided(*of_target, count)]
-    unfit = [count for count in counts if _undivided(*of_drafter, count)]
-    fitting = sorted({1, *counts} - {*unfit})
-    advice = (
-        f"of sizes up to {TENSOR_PARALLEL_SIZES[-1]}, the two start with --tensor-parallel-size"
-        f" {listed(map(str, fitting), ' or ')}"
-    )
-    if size is None and unfit:
-        rest = " and ".join(_undivided(*of_drafter, unfit[0]))
-        yield Match(
-            f"the target can be split over {unfit[0]} GPUs, but the drafter's {rest} cannot: {advice}"
-        )
-    left = {name: _undivided(*part, size) for name, part in parts.items() if size}
-    if unsplit := [f"the {name}'s {' and '.join(rest)}" for name, rest in left.items() if rest]:
-        text = f"{' and '.join(unsplit)} cannot be split over {size} GPUs: {advice}"
-        yield Match(text, stops_engine=True)
+    return {
+        "target": (heads, shared, width if type(width) is int else 0),
+        "drafter": (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate),
+    }
 
 
 @rule("EGL717", "target-code", "note")

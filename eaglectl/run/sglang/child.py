@@ -57,6 +57,17 @@ def _is_cpu(request: dict[str, Any]) -> bool:
     return request["device"] == "cpu" or not torch.cuda.is_available()
 
 
+def _chain(request: dict[str, Any]) -> dict[str, Any]:
+    # the arguments of a chain of k draft tokens
+    return {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_draft_model_path": request["drafter"],
+        "speculative_num_steps": request["k"],
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": request["k"] + 1,
+    }
+
+
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the counts of its rounds.
 
@@ -71,14 +82,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     }
     arguments = server_arguments(request, max(map(len, request["prompts"])) + request["max_tokens"])
     if not is_plain:
-        # a chain of k draft tokens
-        arguments |= {
-            "speculative_algorithm": "EAGLE3",
-            "speculative_draft_model_path": request["drafter"],
-            "speculative_num_steps": request["k"],
-            "speculative_eagle_topk": 1,
-            "speculative_num_draft_tokens": request["k"] + 1,
-        }
+        arguments |= _chain(request)
         if path := request.get("draft"):
             os.environ |= {DRAFT: path, RECORD: f"{path}.json"}
     report_phase("loading")
