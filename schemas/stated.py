@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, defstruct
 
 from eaglectl.base import Count
+from eaglectl.commands.engines.report import FactEvidence
 from eaglectl.conversion.plan import LeftBehind
-from eaglectl.engines.behaviour import EvidenceKind, Fact
+from eaglectl.engines.behaviour import EvidenceKind
 from eaglectl.engines.engine import Verdict
 from eaglectl.files.header import StoredTensor
 from eaglectl.in_engine.installed import Plugin
@@ -130,7 +131,7 @@ TYPES: Mapping[str, Any] = {
     "EngineRun.name": Annotated[
         str, Meta(extra_json_schema={"enum": ["vllm", "sglang", "reference", "server"]})
     ],
-    "Fact.rule": Annotated[str, Meta(pattern="^EGL1[0-2][0-9]{2}$")],
+    "FactEvidence.rule": Annotated[str, Meta(pattern="^EGL1[0-2][0-9]{2}$")],
     "Finding.url": str,
     "Inspection.aux_readings": tuple[
         shape(
@@ -296,7 +297,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     " engine did not run both. prompts_needed: about how many tell it from 1; null where none would",
     "EngineRun.arguments": "The engine's own arguments that were given: --tensor-parallel-size and"
     " --engine-arg",
-    "Fact.run_in": "the recorded case that shows the fact, by release; in others it was read",
+    "FactEvidence.runs": "the recorded cases that showed whether the fact holds; else it was read at source",
     "FilesMatch.compared": "Prompts with equal answers and enough rounds",
     "FilesMatch.equal": "Of these, those with equal rounds",
     "FilesMatch.prompts_needed": "About how many prompts would tell; null where none would",
@@ -448,7 +449,7 @@ ENGINES = {
                     ],
                     Meta(description="What was run on a GPU; empty where nothing was"),
                 ],
-                "facts": tuple[Fact, ...],
+                "facts": tuple[FactEvidence, ...],
                 "serves": tuple[Service, ...],
                 "notes": Annotated[
                     tuple[str, ...],

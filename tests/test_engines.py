@@ -204,12 +204,19 @@ def test_ranges_are_those_of_pep_508(text: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_entries_and_facts_of_an_engine_do_not_contradict_themselves(engine: str) -> None:
     for entry in load(engine)["behaviour"]:
-        assert entry["run_in"].keys() <= set(entry["releases"]), "run_in says which were run: {} for none"
         assert all(is_within(entry["range"], release) for release in entry["releases"])
     releases = ENGINES[engine].releases
     assert sorted(set(releases), key=release_order) == list(releases)
     for fact in ENGINES[engine].facts:
-        assert all(is_within(fact.releases, release) for release in fact.run_in), fact.id
+        for run in ENGINES[engine].runs_of(fact):
+            assert is_within(fact.releases, run.release) == run.holds, (fact.id, run)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_hand_written_entry_states_where_it_was_run(engine: str) -> None:
+    written = load(engine)
+    stated = {key for entry in (*written["facts"], *written["behaviour"], written) for key in entry}
+    assert [key for key in stated if "run_in" in key] == []
 
 
 def test_the_table_of_engines_says_what_each_serves_and_what_was_run_and_what_was_read() -> None:
@@ -220,7 +227,7 @@ def test_the_table_of_engines_says_what_each_serves_and_what_was_run_and_what_wa
         f"0.22.0 - {vllm.ENGINE.releases[-1]}",
         "eagle3_layers_to_capture",
         "run: 0.32.0 (",
-        "read in their sources, not run, all else: 0.10.0 - 0.31.0, 0.33.0",
+        "read in their sources, not run, all else: 0.10.0 - 0.21.0",
         "the functions that resolve layer ids were run: 0.22.0 - 0.33.0",
         f"read in their sources, not run: {', '.join(NOT_FOLLOWED)}",
         "P-EAGLE with structured output",
@@ -239,16 +246,25 @@ def test_the_document_of_engines_fits_its_schema_and_has_the_evidence_of_release
     assert {row["evidence"] for row in document["not_followed"]} == {"read"}
     releases = {row["release"]: row for row in document["engines"][0]["releases"]}
     assert "V1" in releases["0.32.0"]["run"] and releases["0.32.0"]["facts"]["run"] >= 28
-    assert releases["0.31.0"]["run"] == [] and releases["0.31.0"]["facts"]["run"] == 0
+    assert releases["0.29.0"]["run"] == [] and releases["0.29.0"]["facts"]["run"] == 0
     assert releases["0.31.0"]["ids"] == "run" and releases["0.21.0"]["ids"] == "read"
-    facts = {row["id"]: row["run_in"] for row in document["engines"][0]["facts"]}
-    assert facts["d2t-missing"] == {"0.32.0": "llama3/d2t missing"} and facts["fc-norm-dropped"] == {}
+    facts = {row["id"]: row["runs"] for row in document["engines"][0]["facts"]}
+    run = {"release": "0.32.0", "runner": "V1", "holds": True, "case": "llama3/d2t missing"}
+    assert run in facts["d2t-missing"] and facts["fc-norm-dropped"] == []
+    absent = {"release": "0.22.0", "runner": "V1", "holds": False, "case": "llama-shared/identity d2t"}
+    assert absent in facts["identity-d2t"]
+
+
+def test_engines_shows_of_each_fact_where_it_was_run_or_read() -> None:
+    text = " ".join(call("engines", "-v", "vllm").out.split())
+    assert "EGL1008 identity-d2t >=0.30.0 run" in text and "run without it" in text
+    assert "EGL1016 fc-norm-dropped <0.22.0 read: " in text
 
 
 @pytest.mark.parametrize(
     ("rule", "evidence"),
     [
-        ("EGL1009", "run on vLLM 0.32.0: llama3/d2t missing; read in the sources of the other"),
+        ("EGL1009", "run on vLLM 0.22.0"),
         ("EGL1016", "read in the sources of vLLM, not run"),
         ("EGL101", ""),
     ],

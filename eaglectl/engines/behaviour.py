@@ -254,9 +254,8 @@ class Fact(Struct, frozen=True):
     (from the trainer), "anew" (convert the original source again) or "upgrade" (the engine). `reported_by`
     are rules that report the same defect for every engine. If a final fact holds, no other is reported.
     `misread` is what the engine reads differently than it was trained, if that is all. With `option`, the
-    engine runs the checkpoint as trained, if the engine's condition for it holds. `run_in` has the releases
-    in which a run of the engine showed the fact, each with the recorded case; in all others it was read in
-    the sources.
+    engine runs the checkpoint as trained, if the engine's condition for it holds. The fact was read in the
+    engine's sources, at `source`; where it was also run is in the engine's runs (`FactRun`).
     """
 
     id: str
@@ -270,11 +269,38 @@ class Fact(Struct, frozen=True):
     fix: str
     remedy: Mapping[str, Any] | str
     source: str
-    run_in: Mapping[str, str]
     reported_by: tuple[str, ...] = ()
     is_final: bool = False
     misread: Misread | None = None
     option: StartOption | None = None
+
+
+class ShownFact(Struct, frozen=True):
+    """Whether a recorded case showed that a fact holds in a release, or that it does not."""
+
+    holds: bool
+    case: str
+
+
+class RunnerRecord(Struct, frozen=True):
+    """What one runner of a release did with recorded drafters.
+
+    `drafters` is their number, and `agreed` of how many `validate` says the same. `facts` has the facts that
+    one of them showed, by id.
+    """
+
+    drafters: int
+    agreed: int
+    facts: Mapping[str, ShownFact]
+
+
+class FactRun(Struct, frozen=True):
+    """A run that showed whether a fact holds: the release, its runner, and the recorded case."""
+
+    release: str
+    runner: str
+    holds: bool
+    case: str
 
 
 class AppliedFact(Struct, frozen=True):

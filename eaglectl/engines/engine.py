@@ -16,14 +16,17 @@ from eaglectl.engines.behaviour import (
     CapturedLayers,
     EvidenceKind,
     Fact,
+    FactRun,
     Misread,
+    RunnerRecord,
     StartOption,
     capture,
     is_since,
     is_within,
+    ranges,
     stated,
 )
-from eaglectl.engines.data import cached, load
+from eaglectl.engines.data import cached, load, read
 from eaglectl.engines.view import Case, Condition, View, always, as_seen, stated_theta
 from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
@@ -310,12 +313,40 @@ class Engine(Struct, frozen=True, eq=False):
 
     def runners_run(self, release: str) -> tuple[str, ...]:
         """Return the runners of a release that ran recorded cases; none if the release was only read."""
-        run = stated(self.name, release)["run_in"].get(release, ())
+        run = self.runs.get(release, {})
         return tuple(name for name in self.behaviour(release).runners if name in run)
+
+    @property
+    @cached
+    def runs(self) -> Mapping[str, Mapping[str, RunnerRecord]]:
+        """What each release that was run did with recorded drafters, by its runner."""
+        return convert(read(f"{self.name}_runs.json")["releases"], dict[str, dict[str, RunnerRecord]])
+
+    def runs_of(self, fact: Fact) -> tuple[FactRun, ...]:
+        """Return the runs that showed whether a fact holds, the oldest release first."""
+        return tuple(
+            FactRun(release, runner, record.facts[fact.id].holds, record.facts[fact.id].case)
+            for release, runners in self.runs.items()
+            for runner, record in runners.items()
+            if fact.id in record.facts
+        )
+
+    def run_words(self, fact: Fact, *, holds: bool = True) -> str:
+        """Return where a run showed that a fact holds, or does not: "0.22.0 - 0.32.0 (V1)"; "" for none."""
+        by_runner: dict[str, list[str]] = {}
+        for run in self.runs_of(fact):
+            if run.holds == holds:
+                by_runner.setdefault(run.runner, []).append(run.release)
+        has_several = any(len(runners) > 1 for runners in self.runs.values())
+        return ", ".join(
+            ranges(releases, self.releases) + (f" ({runner})" if has_several else "")
+            for runner, releases in by_runner.items()
+        )
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """Return how many facts of a release were run, and how many only read."""
-        is_run = [release in fact.run_in for fact in self.facts_of(release)]
+        run_facts = {key for record in self.runs.get(release, {}).values() for key in record.facts}
+        is_run = [fact.id in run_facts for fact in self.facts_of(release)]
         return {"run": is_run.count(True), "read": is_run.count(False)}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
@@ -323,8 +354,7 @@ class Engine(Struct, frozen=True, eq=False):
 
         "run" if its functions that resolve ids were run, or recorded cases.
         """
-        resolved = self.data.get("ids_run_in")
-        is_resolved = resolved is not None and is_within(resolved, release)
+        is_resolved = release in read(f"{self.name}_runs.json")["ids"]
         return "run" if is_resolved or self.runners_run(release) else "read"
 
     def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:

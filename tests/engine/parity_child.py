@@ -18,13 +18,16 @@ else:
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 
 import torch
+import vllm
 from msgspec.structs import replace
 from vllm import LLM, SamplingParams
+from vllm.model_executor.models import registry
 
 import eaglectl
 from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.rewriting import evaluate
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.behaviour import is_since
 from eaglectl.files.checkpoint import open_source, read_checkpoint
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
@@ -36,6 +39,9 @@ from tests.engine.agreement.forks import Death, forked
 from tests.engine.logits import difference
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, in_reference, prompts
 
+# else each start looks at the classes of its models in a process that imports vLLM anew
+registry._run_in_subprocess = lambda function: function()
+RELEASE = vllm.__version__.partition("+")[0]
 RUNNER = "V2" if os.environ.get("ENGINE_RUNNER") == "V2" else "V1"
 PATIENCE = 120.0 if RUNNER == "V1" else 400.0
 SIDE_BY_SIDE = 2
@@ -130,7 +136,7 @@ def in_vllm(
 ) -> tuple[list[Rounds], list[tuple[int, ...]]]:
     """vLLM as smoke starts it, what its proposer computes recorded; `options` are more of LLM's."""
     request = pairs.request_of(target, folder, K, is_mla=is_mla, needs_tokenizer=True)
-    given = {**options, "speculative_config": speculative_config(request)}
+    given = {**options, **in_process(), "speculative_config": speculative_config(request)}
     llm = start_engine(request, llm_arguments(request, 128) | given)
     drafter: Any = getattr(runner_of(llm), PROPOSERS[RUNNER])
     logits: list[torch.Tensor] = []
@@ -159,9 +165,19 @@ def in_vllm(
     return every, outputs
 
 
+def in_process() -> dict[str, Any]:
+    """What keeps the worker in this process: CPU builds before 0.24.0 take their "uni" for one of its own."""
+    if is_since("0.24.0", RELEASE):
+        return {}
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    return {"distributed_executor_backend": UniProcExecutor}
+
+
 def runner_of(llm: LLM) -> Any:
     """The model runner of vLLM's one worker, which is in this process."""
-    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker
+    return getattr(worker, "worker", worker).model_runner
 
 
 if __name__ == "__main__":

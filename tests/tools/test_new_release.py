@@ -23,7 +23,6 @@ ENTRY: Mapping[str, Any] = {
     "range": ">=0.99.0",
     "releases": ["0.99.0"],
     "source": "no release",
-    "run_in": {},
     "runners": {"V1": None, "V2": {"default_layers": [{"value": "(1, n//2, n-2)"}]}},
 }
 SCAN: Mapping[str, Any] = scan(SCANS[0].with_name("vllm-0.33.0.json")) | {

@@ -2,16 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eaglectl.engines.behaviour import RunnerRecord, ShownFact
+from eaglectl.engines.data import FOLDER
+from eaglectl.engines.registry import ENGINES as REGISTRY
 from tests.conftest import sampled
 from tests.engine.agreement import cases as vllm_cases
 from tests.engine.agreement import judging as vllm_judging
 from tests.engine.agreement.bases import BASES
-from tests.engine.agreement.judging import contradiction, disagreement, report, run_facts, unshown
+from tests.engine.agreement.judging import contradiction, disagreement, report
 from tests.engine.agreement.judging import targets as targets_of_cases
 from tests.engine.agreement.records import (
     LLAMACPP,
@@ -23,12 +27,21 @@ from tests.engine.agreement.records import (
     VLLM,
     Record,
     read,
+    write,
 )
 from tests.engine.llamacpp import cases as llamacpp_cases
 from tests.engine.llamacpp import judging as llamacpp_judging
 from tests.engine.logits import BOUND
+from tests.engine.releases import shown
+from tests.engine.releases import write as releases
 from tests.engine.sglang import cases as sglang_cases
 from tests.engine.sglang import judging as sglang_judging
+
+
+def recorded(run: releases.Run) -> RunnerRecord:
+    """What the file of an engine has of a run."""
+    return REGISTRY[run.engine].runs[run.release][run.runner]
+
 
 V2 = "vLLM's V2 runner"
 ENGINES = (VLLM, LLAMACPP, SGLANG)
@@ -52,7 +65,9 @@ JUSTIFIED = {
 }
 # of how many records one may be an exception
 EXCEPTIONS = {VLLM: 10, LLAMACPP: 7, SGLANG: 10}
-RUN = {engine: run_facts(*engine.split("==")) for engine in ENGINES}
+RUNS = {f"{run.engine} {run.release} {run.runner}": run for run in releases.runs()}
+OTHERS = {name: run.records for name, run in RUNS.items() if run.path.parent == releases.OTHERS}
+SHOWN = {name: recorded(run).facts for name, run in RUNS.items()}
 
 
 def _of_each(names: Mapping[str, Iterable[str]], engines: Iterable[str] = ENGINES) -> list[Any]:
@@ -75,6 +90,20 @@ def test_validate_agrees_with_the_engine(engine: str, name: str, targets: Path, 
     case = CASES[engine][name]
     found = disagreement(RECORDED[engine][name], report(case, release, targets, tmp_path), case.options)
     assert bool(found) == (name in justified), found or f"no disagreement any more: {justified[name]}"
+
+
+@pytest.mark.fast(40)
+@pytest.mark.parametrize(("run", "name"), _of_each(OTHERS, OTHERS))
+def test_validate_agrees_with_other_releases(run: str, name: str, targets: Path, tmp_path: Path) -> None:
+    said = report(RUNS[run].cases[name], RUNS[run].request, targets, tmp_path)
+    found = disagreement(OTHERS[run][name], said, RUNS[run].cases[name].options)
+    assert not found or name in vllm_judging.JUSTIFIED_V1, found
+
+
+@pytest.mark.parametrize("run", OTHERS)
+def test_the_records_of_other_releases_are_of_the_cases_as_they_are(run: str) -> None:
+    cases, digests = RUNS[run].cases, {name: record.digest for name, record in OTHERS[run].items()}
+    assert digests == {name: cases[name].files().digest() for name in OTHERS[run]}
 
 
 @pytest.mark.fast(20)
@@ -121,11 +150,46 @@ def test_there_are_enough_cases_of_every_kind() -> None:
     assert RECORDS.stat().st_size < 300_000
 
 
-@pytest.mark.parametrize(("engine", "id"), _of_each(RUN))
-def test_the_case_that_a_fact_names_shows_it(engine: str, id: str, targets: Path, tmp_path: Path) -> None:
-    fact, name = RUN[engine][id]
-    found = report(CASES[engine][name], engine, targets, tmp_path, [fact.rule])
-    # one of vLLM's two runners shows it
-    runners = (VLLM, V2) if engine == VLLM else (engine,)
-    records = [RECORDED[runner][name] for runner in runners if name in RECORDED[runner]]
-    assert "" in [unshown(fact, found, record) for record in records]
+def test_the_runs_of_engines_are_those_with_records() -> None:
+    written = {
+        f"{engine.name} {release} {runner}": record.drafters
+        for engine in REGISTRY.values()
+        for release, runners in engine.runs.items()
+        for runner, record in runners.items()
+    }
+    assert written == {name: len(run.records) for name, run in RUNS.items()}
+
+
+@pytest.mark.parametrize(("run", "id"), _of_each(SHOWN, RUNS))
+def test_the_case_that_a_run_names_shows_the_fact(run: str, id: str, targets: Path, tmp_path: Path) -> None:
+    assert releases.shown(RUNS[run], id, targets, tmp_path) == SHOWN[run][id]
+
+
+def test_a_fact_is_not_shown_by_another_record_or_none(targets: Path, tmp_path: Path) -> None:
+    run, name = RUNS["vllm 0.32.0 V1"], "llama3/d2t missing"
+    records = dict(run.records)
+    assert releases.shown(run, "d2t-missing", targets, tmp_path) == ShownFact(True, name)
+    for changed in (Record(records[name].digest, "as meant"), Record(records[name].digest, "raises"), None):
+        path = tmp_path / "records.json"
+        others = {key: record for key, record in records.items() if key != name}
+        write(path, others if changed is None else {**others, name: changed})
+        assert releases.shown(replace(run, path=path), "d2t-missing", targets, tmp_path) is None
+
+
+def test_every_fact_of_vllm_has_a_case_or_the_reason_why_a_run_cannot_show_it() -> None:
+    facts = {fact.id for fact in REGISTRY["vllm"].facts}
+    assert shown.VLLM.keys() | shown.UNSHOWN.keys() == facts and not shown.VLLM.keys() & shown.UNSHOWN.keys()
+    for engine, cases in shown.SHOWN.items():
+        assert cases.keys() <= {fact.id for fact in REGISTRY[engine].facts}
+        assert set(cases.values()) <= set(releases.CASES[engine])
+
+
+def test_of_what_a_cpu_build_can_show_three_quarters_of_the_sides_were_run() -> None:
+    wanted = releases.wanted_sides()
+    assert len(wanted & releases.shown_sides()) >= 0.75 * len(wanted), sorted(wanted - releases.shown_sides())
+
+
+@pytest.mark.slow
+def test_the_files_of_runs_are_what_the_records_say(targets: Path, tmp_path: Path) -> None:
+    for engine, document in releases.documents(targets, tmp_path).items():
+        assert (FOLDER / f"{engine}_runs.json").read_text(encoding="utf-8") == releases.text(document)

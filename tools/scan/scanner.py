@@ -171,7 +171,6 @@ def entry(found: Found, release: str) -> Mapping[str, Any]:
         "range": f">={found['release']}",
         "releases": [found["release"]],
         "source": "sources of the wheel, by `python -m tools.scan`",
-        "run_in": {},
         **{key: value for key, value in changed.items() if value and value != before.get(key)},
     }
 

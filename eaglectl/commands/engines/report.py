@@ -5,7 +5,9 @@ from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
-from eaglectl.engines.behaviour import Fact, ranges, unversioned
+from msgspec import Struct
+
+from eaglectl.engines.behaviour import Fact, FactRun, ranges, unversioned
 from eaglectl.engines.data import read
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
@@ -17,10 +19,18 @@ from eaglectl.report.documents import Parts, document, plain
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, first_line, grouped
 from eaglectl.report.wording import engine_title
 
+
+class FactEvidence(Struct, frozen=True):
+    """A fact, and the runs that showed whether it holds."""
+
+    fact: Fact
+    runs: tuple[FactRun, ...]
+
+
 KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "Qwen3 norms", "MLA": "MLA"}
 KINDS = tuple(product(NORMS, ATTENTION))
 PARTS: Parts = {
-    Fact: ("rule", "id", "releases", "source", "run_in"),
+    FactEvidence: ("rule=fact.rule", "id=fact.id", "releases=fact.releases", "source=fact.source", "runs"),
     Service: ("layout", "drafter=version", "attention", "releases", "newest_says=reasons"),
 }
 SCOPE = (
@@ -70,7 +80,7 @@ def engines_outline(chosen: Sequence[str]) -> Outline:
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = grouped((service.engine, service) for service in services())
     sections = [Section("Releases", [_matrix(engines, served)], has_heading=False)]
-    sections += [_followed(engine) for engine in engines]
+    sections += [section(engine) for engine in engines for section in (_followed, _facts)]
     sections.append(Section("In the engine", [_quiet([*_plugin_lines(engines)])]))
     others = _not_followed(chosen)
     lines = [f"{row['engine']}: {note}" for row in others for note in row["notes"]]
@@ -134,6 +144,18 @@ def _followed(engine: Engine) -> Section:
     return Section(engine.title, [_quiet(notes)], ranges(engine.releases, engine.releases), is_more=True)
 
 
+def _facts(engine: Engine) -> Section:
+    # how each fact is known; what no run showed was read at its source
+    rows: list[list[str]] = []
+    for fact in engine.facts:
+        run, absent = engine.run_words(fact), engine.run_words(fact, holds=False)
+        evidence = [f"run {run}" if run else f"read: {fact.source}"]
+        evidence += [f"run without it {absent}"] if absent else []
+        rows.append([fact.rule, fact.id, fact.releases or "all", "; ".join(evidence)])
+    table = Table(("rule", "fact", "releases", "how it is known"), rows)
+    return Section(f"{engine.title}: facts", [table], f"{len(rows)}", is_more=True)
+
+
 def _evidence_lines(engine: Engine) -> Iterator[str]:
     # how eaglectl knows a release: run with recorded cases, or read in its sources
     run = [release for release in engine.releases if engine.runners_run(release)]
@@ -186,7 +208,7 @@ def _engine(engine: Engine, serves: Sequence[Service]) -> dict[str, Any]:
         "source": engine.data["source"],
         "releases": releases,
         "gpu_runs": gpu_runs(engine.name),
-        "facts": engine.facts,
+        "facts": [FactEvidence(fact, engine.runs_of(fact)) for fact in engine.facts],
         "serves": serves,
         "notes": list(_serving_lines(engine.name)),
         "plugin": find_plugin(engine),

@@ -68,11 +68,12 @@ def evidence(rule: Rule) -> str:
     facts = ((engine, fact) for engine in ENGINES.values() for fact in engine.facts if fact.rule == rule.id)
     for engine, fact in facts:
         concerned = {release for release in engine.releases if is_within(fact.releases, release)}
-        runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
+        runs = [run for run in engine.runs_of(fact) if run.holds]
         if not runs:
             return f"read in the sources of {engine.title}, not run"
-        rest = ["read in the sources of the other releases"] if concerned - set(fact.run_in) else []
-        return "; ".join(runs + rest)
+        words = f"run on {engine.title} {engine.run_words(fact)}: {runs[-1].case}"
+        is_all = concerned <= {run.release for run in runs}
+        return words if is_all else f"{words}; read in the sources of the other releases"
     return ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from eaglectl.formats.format import Answers
 from tests.engine.agreement.bases import BASES, Files, drafter
 from tests.engine.agreement.drawn import drawn
 from tests.engine.agreement.edits import Edit
@@ -13,7 +14,10 @@ from tests.engine.agreement.listed import LISTED
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A changed drafter, the kind of its target, whether it is loaded only, and the engine's options."""
+    """A changed drafter, its target's kind, whether it is loaded only, and the engine's options.
+
+    `answers` settle what the files leave open, or say otherwise.
+    """
 
     base: str
     make: Callable[[], Files]
@@ -21,6 +25,7 @@ class Case:
     kind: str = "llama"
     is_loaded_only: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
 
     def files(self) -> Files:
         """Its files."""
@@ -29,17 +34,26 @@ class Case:
         return files
 
 
+# how the drafters of these cases were trained, where the files say otherwise
+TRAINED = {
+    "llama3/norm_output told, trained without": {"norm_output": "false"},
+    "llama3/rope_theta other, trained with 10000": {"rope": "10000"},
+    "llama3/half of each head in rope_parameters, trained whole": {"rope": "plain"},
+}
+
+
 def unchanged(files: Files) -> None:
     """The good drafter itself."""
 
 
 def _every() -> dict[str, Case]:
-    def case(base: str, edit: Edit) -> Case:
-        return Case(base, partial(drafter, base), edit, BASES[base].kind)
+    def case(base: str, edit: Edit, name: str = "") -> Case:
+        answers = Answers(semantics=TRAINED.get(f"{base}/{name}", {}))
+        return Case(base, partial(drafter, base), edit, BASES[base].kind, answers=answers)
 
     found = {f"{base}/none": case(base, unchanged) for base in BASES}
     for base, edits in LISTED.items():
-        found |= {f"{base}/{name}": case(base, edit) for name, edit in edits.items()}
+        found |= {f"{base}/{name}": case(base, edit, name) for name, edit in edits.items()}
     seen = {known.files().digest() for known in found.values()}
     for base in BASES:
         for name, edit in drawn(base).items():

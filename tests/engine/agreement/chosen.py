@@ -2,9 +2,9 @@
 
 import random
 
-from tests.engine.agreement import judging
 from tests.engine.agreement.bases import BASES
 from tests.engine.agreement.cases import CASES
+from tests.engine.releases.shown import VLLM
 
 LAYERS = ("aux id", "target_layer_ids", "num_aux_hidden_states", "use_aux_hidden_state")
 NORMS = ("norm_output", "fc_norm", "norm_before")
@@ -14,7 +14,7 @@ DRAWN = 30
 def _chosen() -> tuple[str, ...]:
     """Every base, every fact's case, all on aux layers and norm switches, and DRAWN of the others."""
     named = {f"{base}/none" for base in BASES}
-    named |= {case for _, case in judging.run_facts("vllm", "0.32.0").values()}
+    named |= {*VLLM.values()}
     named |= {name for name in CASES if any(part in name for part in (*LAYERS, *NORMS))}
     rest = sorted(set(CASES) - named)
     named |= set(random.Random("both runners").sample(rest, DRAWN))

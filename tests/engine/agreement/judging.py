@@ -6,7 +6,7 @@ from typing import Any
 
 import eaglectl
 from eaglectl.engines.behaviour import Fact
-from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.registry import EngineRequest
 from eaglectl.errors import EaglectlError
 from eaglectl.judge.judgement import Report
 from tests.engine.agreement.bases import TARGETS, target
@@ -63,6 +63,7 @@ JUSTIFIED: Mapping[str, str] = {
     "llama-fresh/without layers.0.post_attention_layernorm.weight": LUCK,
     "llama3/d2t all zero": UNTRAINED,
     "llama3/fc all zero": UNTRAINED,
+    "llama3/model_type deepseek_v41": UNTRAINED,
     "llama3/embed_tokens all zero": UNTRAINED,
     "llama3/q_proj all zero": UNTRAINED,
     "llama3/o_proj all zero": UNTRAINED,
@@ -80,6 +81,8 @@ JUSTIFIED: Mapping[str, str] = {
     "llama31/aux ids nested alone": V2,
     "llama31/aux ids nested as layer_ids": V2,
 }
+# the same for a release judged by its V1 runner
+JUSTIFIED_V1 = {name: reason for name, reason in JUSTIFIED.items() if reason != V2}
 # the same for the V2 runner, which is the one that validate judges the release by
 JUSTIFIED_V2: Mapping[str, str] = {
     **{name: reason for name, reason in JUSTIFIED.items() if reason != V2},
@@ -112,16 +115,15 @@ def contradiction(folder: Path, target: Path, engine: str) -> str:
     )
 
 
-def report(case: Case, engine: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
+def report(
+    case: Case, engine: str | EngineRequest, root: Path, parent: Path, select: Sequence[str] = ()
+) -> Report:
     """What validate says of a case, its target at hand; only these rules, where some are selected."""
     folder = case.files().write(parent / "drafter")
-    options = eaglectl.ValidateOptions(target=str(root / case.kind), engines=[engine], select=select)
+    options = eaglectl.ValidateOptions(
+        target=str(root / case.kind), engines=[engine], select=select, answers=case.answers
+    )
     return eaglectl.validate(str(folder), options)
-
-
-def run_facts(engine: str, release: str) -> Mapping[str, tuple[Fact, str]]:
-    """The facts of an engine that are said to be run in a release, by id, each with its recorded case."""
-    return {fact.id: (fact, fact.run_in[release]) for fact in ENGINES[engine].facts if release in fact.run_in}
 
 
 def unshown(fact: Fact, found: Report, record: Record) -> str:

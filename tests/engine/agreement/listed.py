@@ -1,7 +1,7 @@
 """Cases with a reason of their own, by the base they stand on."""
 
-from tests.builders import ABSENT, mask
-from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB
+from tests.builders import ABSENT, YARN, mask
+from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB, Files
 from tests.engine.agreement.edits import Edit, add, both, config, drop, fill, inside, noise, rename
 from tests.engine.agreement.plain import (
     ATTENTION,
@@ -81,6 +81,7 @@ QWEN_3: dict[str, Edit] = {
     "aux id 99": ids(2, 4, 99),
     "attention biases": both(config(attention_bias=True), biases()),
     "sliding_window used": config(use_sliding_window=True, sliding_window=16, max_window_layers=0),
+    "rope_scaling yarn with mscale": config(rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}),
     "sliding_window not used": config(use_sliding_window=False, sliding_window=16),
     "two layers": both(
         config(num_hidden_layers=2),
@@ -97,6 +98,20 @@ def yarn(mscale: float) -> Edit:
     """DeepSeek's rope."""
     scaling = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32.0}
     return config(rope_scaling=scaling | {"beta_slow": 1.0, "mscale": mscale, "mscale_all_dim": mscale})
+
+
+def in_speculators_format(files: Files) -> None:
+    """The same drafter as a speculators config states it: what is of the layer is inside."""
+    config, outside = (
+        files.config,
+        ("draft_vocab_size", IDS, "norm_before_residual", "norm_output", "fc_norm"),
+    )
+    layer = {key: value for key, value in config.items() if key not in (*outside, NESTED, "architectures")}
+    files.config = {key: config[key] for key in outside} | {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": layer,
+    }
 
 
 MLA_3: dict[str, Edit] = {
@@ -117,6 +132,7 @@ MLA_3: dict[str, Edit] = {
     "rope_scaling yarn with mscale": yarn(0.707),
     "rope_interleave false": config(rope_interleave=False),
     "two layers told": config(num_hidden_layers=2),
+    "in the speculators format": in_speculators_format,
     "w_kc": noise(f"{ATTENTION}w_kc", 2, 16, 512),
     "fused_qkv_a_proj": rename("q_a_proj", "fused_qkv_a_proj_with_mqa"),
     "fc NaN": fill("fc.weight", float("nan")),
@@ -128,6 +144,7 @@ SPECULATORS: dict[str, Edit] = {
     "model_type speculator_model": config(model_type="speculator_model"),
     "model_type llama at the top": config(model_type="llama"),
     "fc_norm told false": config(fc_norm=False),
+    "fc_norm gone and told false": both(config(fc_norm=False), NO_FC_NORM),
     "speculators_model_type unknown": config(speculators_model_type="eagle9"),
     "layer's model_type absent": inside(LAYER, model_type=ABSENT),
     "layer's model_type qwen3": inside(LAYER, model_type="qwen3"),

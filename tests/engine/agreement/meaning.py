@@ -9,22 +9,26 @@ import eaglectl
 from eaglectl.api.convert import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, RefusedError
+from eaglectl.formats.format import Answers
 from tests.engine.agreement.bases import Base
 from tests.engine.agreement.cases import Case
 from tests.engine.logits import difference, largest_difference
 from tests.engine.rounds import Rounds, in_reference, prompts
 
+NO_ANSWERS = Answers()
 # of all rounds: an engine's target in float32 moves away from the reference with each position, by 1e-4 at 50
 TOLERANCE = 1e-3
 # what a case drafted: of each prompt, the rounds' draft tokens
 Drafts = list[list[list[int]]]
 
 
-def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, str]:
-    """What the reference drafts with the checkpoint as it is written, or why it means nothing."""
+def meaning(
+    root: Path, base: Base, folder: Path, answers: Answers = NO_ANSWERS
+) -> tuple[list[Rounds] | None, str]:
+    """What the reference drafts with the checkpoint as it was trained, or why it means nothing."""
     place, out = root / "targets" / base.kind, folder.parent / f"{folder.name}-meant"
     try:
-        meant = _converted(folder, out, place)
+        meant = _converted(folder, out, place, answers)
         if problem := _nonsense(out):
             return None, problem
         return in_reference(place, out, meant, prompts())[0], ""
@@ -38,7 +42,7 @@ def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, 
 def verdict(root: Path, case: Case, folder: Path, drafts: Drafts) -> tuple[str, str]:
     """The verdict on what an engine drafted with a case that is in `folder`, and why it means nothing."""
     base = Base(case.kind)
-    meant, reason = meaning(root, base, folder)
+    meant, reason = meaning(root, base, folder, case.answers)
     if meant is not None:
         return ("as meant", "") if _is_same(drafts, meant) else ("differently", "not as meant")
     good, _ = meaning(root, base, case.make().write(root / "bases" / folder.name))
@@ -54,14 +58,14 @@ def _is_same(drafts: Drafts, others: list[Rounds]) -> bool:
     return all(ours[: len(theirs)] == theirs[: len(ours)] for ours, (theirs, _) in rounds)
 
 
-def _converted(folder: Path, out: Path, target: Path) -> Drafter:
+def _converted(folder: Path, out: Path, target: Path, answers: Answers) -> Drafter:
     """The drafter of a folder, converted to `out` whatever its numbers are."""
     try:
-        return eaglectl.convert(folder, out, target=str(target)).plan.drafter
+        return eaglectl.convert(folder, out, target=str(target), answers=answers).plan.drafter
     except RefusedError as error:
         if not any(words in str(error) for words in ("the output would be broken", "this output as trained")):
             raise
-        options = ConvertOptions(target=str(target), force_unserved=True)
+        options = ConvertOptions(target=str(target), force_unserved=True, answers=answers)
         return eaglectl.convert(str(folder), out, options).plan.drafter
 
 
@@ -91,7 +95,9 @@ def same(every: list[Rounds], others: list[Rounds]) -> bool:
 
 
 def same_tokens(every: list[Rounds], others: list[Rounds]) -> bool:
-    """Whether all drafted tokens agree."""
+    """Whether all drafted tokens agree, and behind each prompt either both drafted or neither."""
+    if [bool(rounds) for rounds in every] != [bool(rounds) for rounds in others]:
+        return False
     pairs = [pair for prompts in zip(every, others, strict=True) for pair in zip(*prompts, strict=False)]
     return all(tokens == other_tokens for (tokens, _), (other_tokens, _) in pairs)
 

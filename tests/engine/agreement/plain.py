@@ -4,7 +4,18 @@ from functools import partial
 from typing import Any
 
 from tests.builders import ABSENT, LLAMA3, YARN, floats, integers, mask
-from tests.engine.agreement.bases import BLOCK, DRAFT, DRAFTED, GQA, HIDDEN, MLP, VOCAB, layer_shapes, uniform
+from tests.engine.agreement.bases import (
+    BLOCK,
+    DRAFT,
+    DRAFTED,
+    GQA,
+    HIDDEN,
+    MLP,
+    ROPE,
+    VOCAB,
+    layer_shapes,
+    uniform,
+)
 from tests.engine.agreement.edits import (
     Edit,
     add,
@@ -34,6 +45,8 @@ ATTENTION = "layers.0.self_attn."
 ROWS = GQA["num_attention_heads"] * GQA["head_dim"]
 KEYS = GQA["num_key_value_heads"] * GQA["head_dim"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 123456\n"
+# types that vLLM makes multi-token-prediction classes of, since 0.10.2, 0.27.0, 0.28.0 and 0.30.0
+REWRITTEN = ("qwen3_next", "kimi_k3", "qwen3_5_text", "deepseek_v41")
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 FLOAT_8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 COMPRESSED = {
@@ -92,6 +105,20 @@ def biases() -> Edit:
     return both(*(add(name, uniform(name, rows)) for name, rows in names.items()))
 
 
+def one_head(width: int) -> Edit:
+    """One head of this width, which the config does not state; the hidden size is 32."""
+    return both(
+        config(head_dim=ABSENT, num_attention_heads=1, num_key_value_heads=1),
+        *(noise(f"{ATTENTION}{part}_proj.weight", width, 2 * HIDDEN) for part in "qkv"),
+        noise(f"{ATTENTION}o_proj.weight", HIDDEN, width),
+    )
+
+
+def yarn(**keys: Any) -> Edit:
+    """A yarn scaling with more keys."""
+    return config(rope_scaling={**YARN, **keys})
+
+
 def second_layer() -> Edit:
     """The tensors of a second layer."""
     shapes = layer_shapes("llama", 1)
@@ -131,6 +158,7 @@ LLAMA_3: dict[str, Edit] = {
     "t2d that does not": add("t2d", mask(DRAFTED[:-1], VOCAB)),
     "inv_freq": noise(f"{ATTENTION}rotary_emb.inv_freq", 16),
     "input_norm without the flag": noise("input_norm.weight", 3 * HIDDEN),
+    "input_norm, norm_before_fc absent": both(config(norm_before_fc=ABSENT), INPUT_NORM),
     "mask_hidden": noise("mask_hidden", 1, 1, 3 * HIDDEN),
     "embed_tokens named as the target's": rename("embed_tokens", "model.embed_tokens"),
     "fused qkv": rename("self_attn.q_proj", "self_attn.qkv_proj"),
@@ -213,6 +241,7 @@ LLAMA_3: dict[str, Edit] = {
     # flags
     "fc_norm told, not there": config(fc_norm=True),
     "norm_output told": config(norm_output=True),
+    "norm_output told, trained without": config(norm_output=True),
     "norm_output nested": nested_alone(norm_output=True),
     "norm_before_residual nested": nested_alone(norm_before_residual=True),
     "norm_before_fc told, not there": config(norm_before_fc=True),
@@ -244,18 +273,27 @@ LLAMA_3: dict[str, Edit] = {
     "kv heads wrong": config(num_key_value_heads=4),
     "kv heads absent": config(num_key_value_heads=ABSENT),
     "head_dim wrong": config(head_dim=64),
+    **{f"one head of {width}, head_dim absent": one_head(width) for width in (16, 64)},
     "target_hidden_size wrong": config(target_hidden_size=64),
     "layers 0": config(num_hidden_layers=0),
     "rms_norm_eps other": config(rms_norm_eps=0.01),
     "rope_theta other": config(rope_theta=500.0),
+    "rope_theta other, trained with 10000": config(rope_theta=500.0),
+    "half of each head in rope_parameters, trained whole": config(
+        rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={**ROPE, "partial_rotary_factor": 0.5}
+    ),
     "rope_scaling linear": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "rope_scaling llama3": config(rope_scaling=LLAMA3),
     "rope_scaling yarn": config(rope_scaling=YARN),
+    "rope_scaling yarn with attention_factor": yarn(attention_factor=1.0),
+    "rope_scaling yarn with mscale": yarn(mscale=1.0, mscale_all_dim=1.0),
+    "rope_scaling yarn with attn_factor": yarn(attn_factor=2.0),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
     "rope_parameters": rope(10000.0),
     "rope_parameters other": rope(500.0),
     "positions too few": config(max_position_embeddings=64),
+    "positions 16": config(max_position_embeddings=16),
     "positions absent": config(max_position_embeddings=ABSENT),
     "hidden_act gelu": config(hidden_act="gelu"),
     "attention_bias without biases": config(attention_bias=True),
@@ -280,6 +318,7 @@ LLAMA_3: dict[str, Edit] = {
     "model_type unknown": config(model_type="llama9"),
     "model_type qwen3": config(model_type="qwen3"),
     "model_type eagle": config(model_type="eagle"),
+    **{f"model_type {name}": config(model_type=name) for name in REWRITTEN},
     "torch_dtype unknown": config(torch_dtype="float7"),
     "dtype for torch_dtype": config(torch_dtype=ABSENT, dtype="float32"),
     "auto_map": config(auto_map={"AutoModel": "modeling.Model"}),

@@ -3,15 +3,17 @@
 `python -m tests.engine.agreement.runner ANSWERS NAME...` runs these cases and writes {name: record}; without
 names, all that ANSWERS (records.json) does not have yet, which they are then merged into. With
 ENGINE_RUNNER=V2 the V2 runner takes them, without names those of `chosen.py` (ANSWERS is records_v2.json);
-ENGINE_NEW_TOKENS=6 then saves time.
+ENGINE_NEW_TOKENS=6 then saves time. Another release than that of the records takes those of its flips
+(tests/engine/releases).
 """
 
 import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +32,47 @@ from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.agreement.forks import Death, forked, reason, run_cases
 from tests.engine.agreement.meaning import first_difference, meaning, same, same_tokens
-from tests.engine.parity_child import LLM, RUNNER, in_vllm
+from tests.engine.agreement.records import VLLM
+from tests.engine.parity_child import LLM, RELEASE, RUNNER, in_vllm
+from tests.engine.releases.shown import RELEASED
 from tests.engine.rounds import Rounds, prompts
 
+# packages whose modules the engine imports as it loads a model
+WARM = ("vllm", "transformers", "torch")
 PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
 
 
 def prepare(root: Path, names: Sequence[str]) -> None:
-    """Run the good drafters of these cases, which has to work."""
+    """Run the good drafters of these cases, which has to work, or else be a case of its own.
+
+    What the engine imports for them is then imported here, and not by each case.
+    """
     for folder in ("drafts", "meant"):
         (root / folder).mkdir()
     bases = {CASES[name].base for name in names}
     # the first loads compile; beside other work on the same cores that has taken longer than a case may
     answers = forked(root, [base for base in BASES if base in bases], partial(_base, root), 5 * PATIENCE)
-    dead = [f"{name} {answer.reason}" for name, answer in answers.items() if isinstance(answer, Death)]
-    if dead:
-        sys.exit(f"good drafters that the engine did not run: {'; '.join(dead)}")
-    # what a fork imported, the forks of the cases have
-    for module in sorted({module for modules in answers.values() for module in modules}):
+    dead = [f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Death)]
+    dead += [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, str)]
+    if unknown := [words for words in dead if f"{words.partition(':')[0]}/none" not in names]:
+        sys.exit(f"good drafters that the engine did not run: {'; '.join(unknown)}")
+    for name in dict.fromkeys(chain(*(modules for modules in answers.values() if isinstance(modules, list)))):
         with contextlib.suppress(Exception):
-            importlib.import_module(module)
+            importlib.import_module(name)
 
 
-def _base(root: Path, name: str) -> list[str]:
-    """Run a good drafter, keep what the reference drafts, and return the modules of engine and reference."""
-    files = drafter(name)
+def _base(root: Path, name: str) -> list[str] | str:
+    """Keep what the reference drafts, then the engine: the modules that it imported, or what it raised."""
+    files, known = drafter(name), set(sys.modules)
     folder = files.write(root / "bases" / name)
-    _engine(root, BASES[name], folder, files.digest())
     meant, why = meaning(root, BASES[name], folder)
     assert meant is not None, why
     torch.save(meant, root / "meant" / name)
-    packages = ("vllm", "transformers", "torch")
-    return [module for module in sys.modules if module.partition(".")[0] in packages]
+    try:
+        _engine(root, BASES[name], folder, files.digest())
+    except Exception as error:
+        return reason(error)
+    return [module for module in sys.modules if module not in known and module.split(".")[0] in WARM]
 
 
 def _engine(root: Path, base: Base, folder: Path, digest: str) -> list[Rounds]:
@@ -92,7 +103,7 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
         drafted = _engine(root, base, folder, files.digest())
     except Exception as error:
         return "raises", f"{stage[0]}: {reason(error)}".replace(str(root), "")
-    meant, why = meaning(root, base, folder)
+    meant, why = meaning(root, base, folder, case.answers)
     good = torch.load(root / "meant" / case.base)
     if meant is None:
         verdict = "as base" if same(drafted, good) else "differently"
@@ -107,6 +118,13 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
     return verdict, why, first_difference(drafted, meant)
 
 
+def _chosen() -> Iterable[str]:
+    if sys.argv[2:]:
+        return CASES
+    if f"vllm=={RELEASE}" != VLLM:
+        return RELEASED
+    return CASES if RUNNER == "V1" else CHOSEN
+
+
 if __name__ == "__main__":
-    chosen = CASES if RUNNER == "V1" or sys.argv[2:] else {name: CASES[name] for name in CHOSEN}
-    run_cases(chosen, _case, PATIENCE, prepare=prepare)
+    run_cases({name: CASES[name] for name in _chosen()}, _case, PATIENCE, prepare=prepare)
