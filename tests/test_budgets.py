@@ -10,22 +10,22 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2338,
-    "cli": 380,
-    "commands": 1638,
-    "conversion": 1799,
-    "drafter": 718,
-    "engines": 1204,
-    "files": 2604,
-    "formats": 2105,
+    "api": 2423,
+    "cli": 395,
+    "commands": 1670,
+    "conversion": 1836,
+    "drafter": 761,
+    "engines": 1377,
+    "files": 2708,
+    "formats": 2169,
     "in_engine": 431,
-    "judge": 2579,
-    "modules": 1461,
-    "publish": 703,
-    "reference": 805,
-    "report": 1626,
-    "run": 4010,
-    "target": 319,
+    "judge": 2624,
+    "modules": 1492,
+    "publish": 705,
+    "reference": 877,
+    "report": 1649,
+    "run": 4334,
+    "target": 322,
 }
 # a producer's declaration, beside the budget of its package
 PRODUCERS, LARGEST_PRODUCER = "formats/producers/", 65
