@@ -31,6 +31,7 @@ dtypes = ["BF16"]
 licences = ["apache-2.0", "mit"]
 files = ["*.log"]
 quantisation = ["fp8"]
+start-options = ["--max-model-len"]
 base-models = ["my-org/*"]
 
 [[suppress]]

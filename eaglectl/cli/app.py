@@ -54,6 +54,7 @@ GIVEN = frozenset(
         "target",
         "trained_target",
         "target_rotation",
+        "base_target",
         "against",
         "prompts",
         "counts",

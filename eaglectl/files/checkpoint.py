@@ -325,9 +325,16 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         return (SINGLE,), None
     # engines load all files where no index names some (vLLM and SGLang, weight_utils.py)
     if len(files) == 1 or are_all_shards(files):
+        if isinstance(source, FolderSource):
+            source.path(INDEX)  # raises for a folder of that name, which `names` leaves out
         return files, None
+    raise _no_weights(source, files, names)
+
+
+def _no_weights(source: Source, files: tuple[str, ...], names: tuple[str, ...]) -> Exception:
+    # the error for a folder whose .safetensors `files` are not the whole weights
     if not files and (words := export_words(names)):
-        raise RefusedError(
+        return RefusedError(
             f"{source.place} has no weights that eaglectl reads: {words}",
             "not-a-drafter",
             source=source.place,
@@ -338,7 +345,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     else:
         need = "download it: each file has a part of the weights" if are_shards(files) else "pass one of them"
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"
-    raise UnreadableError(about, WEIGHTS, source=source.place)
+    return UnreadableError(about, WEIGHTS, source=source.place)
 
 
 def _read_index(source: Source) -> Mapping[str, str]:

@@ -302,7 +302,11 @@ class FolderSource(Struct, frozen=True):
         """Return the path of a folder in it; org/name:folder for the cache's snapshot of a branch main."""
         root = self.root.resolve()
         main = root.parent.parent / "refs/main"
-        is_main = is_snapshot(root) and main.is_file() and main.read_text("utf-8", "replace") == root.name
+        is_main = (
+            is_snapshot(root)
+            and main.is_file()
+            and main.read_text(encoding="utf-8", errors="replace") == root.name
+        )
         return f"{self.label}:{folder}" if is_main and is_hub_name(self.label) else str(self.root / folder)
 
     def path(self, name: str) -> Path:

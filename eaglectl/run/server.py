@@ -347,7 +347,8 @@ def _undrafted(server: Server, drafting: _Engine) -> tuple[str, _Engine]:
     with suppress(UnreadableError):  # without metrics, which a baseline does not need
         drafts = drafts or VLLM.drafts in read_counters(server, VLLM)
     if drafts:
-        raise RefusedError(f"--baseline-url {server}: this server drafts too; start one without a drafter")
+        about = f"--baseline-url {server}: this server drafts too; start one without a drafter"
+        raise RefusedError(about, options=("--baseline-url",))
 
     def count(send: Send, most: int) -> Counted:
         begin = time.perf_counter()

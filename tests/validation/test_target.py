@@ -77,6 +77,13 @@ NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4"}
 DEPTH, DEPTHS = {"target_layer_count": 12}, {"target_layer_count": 8, "num_target_layers": 12}
 
 MANY_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+FOUR_HEADS = {**TARGET, "num_attention_heads": 4, "num_key_value_heads": 2}
+SPLIT_BY_3 = {"tensor_parallel_size": 3, "ignore": ROWS}
+OWN_CODE = {
+    **TARGET,
+    "model_type": "kimi_k2",
+    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"},
+}
 THREE = {"num_attention_heads": 3, "num_key_value_heads": 3}
 THREE_HEADS = {
     **{f"layers.0.self_attn.{part}_proj.weight": floats(part, 24, 2 * HIDDEN) for part in "qkv"},
@@ -112,6 +119,8 @@ BAD = (
     aim("a quantised target", "EGL712", quantised(NVFP4), "(compressed-tensors nvfp4)", given=FAMILY),
     aim("a part", "EGL712", {"text_config": quantised({"quant_method": "fp8"})}, "(fp8)", given=FAMILY),
     aim("a target with a LoRA adapter", "EGL712", TARGET, "sglang 34337", also=with_adapter, given=FAMILY),
+    aim("a size that cannot be", "EGL716", FOUR_HEADS, "cannot be split over 3 GPUs", given=SPLIT_BY_3),
+    aim("a target's own code", "EGL717", OWN_CODE, "with --trust-remote-code"),
 )
 GOOD = (
     aim("no token past a smaller target", "", SMALLER, tensors=FIRST_TOKENS),
