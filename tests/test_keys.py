@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.engines.registry import ENGINES
@@ -65,6 +66,22 @@ def test_a_key_that_is_taken_away_leaves_releases_out(
     config, drafter = config_of("speculators/four-aux", "vllm")
     del config[key]
     assert set(left_out(config, drafter, engine)) == missing
+
+
+@pytest.mark.parametrize(("engine", "oldest"), [("vllm", "0.10.0"), ("sglang", "0.5.14")])
+def test_only_training_without_the_scale_of_mla_needs_a_key_that_leaves_it_out(
+    engine: str, oldest: str
+) -> None:
+    config, drafter = config_of("torchspec/mla", "vllm")
+    trained = replace(drafter, rope=replace(drafter.rope, has_mla_factors=False))
+    missing = left_out(config, trained, engine)
+    assert set(missing) == {("factor of MLA", "")}
+    assert (missing["factor of MLA", ""][0], missing["factor of MLA", ""][-1]) == (
+        oldest,
+        ENGINES[engine].releases[-1],
+    )
+    plain = replace(trained, rope=replace(trained.rope, scaling=None))
+    assert left_out(config, plain, engine) == {}
 
 
 def test_the_mask_token_is_read_under_one_name_by_all_releases_and_under_another_by_new_ones() -> None:

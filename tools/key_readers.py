@@ -5,6 +5,7 @@ from math import isclose
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Feature, yarn_factor
 from eaglectl.engines.behaviour import Behaviour, capture, is_within, unversioned_behaviour, value_at
@@ -82,14 +83,18 @@ def _misread(case: Case, known: Behaviour) -> Iterator[tuple[str, str]]:
 
 def _unused(view: View) -> set[str]:
     """The facts that a drafter does not need, for which it has the value that every engine takes."""
-    drafter = view.drafter
+    drafter, rope = view.drafter, view.drafter.rope
     is_used = {
         MASK: drafter.kind == "peagle",
         "attention bias": Feature.ATTENTION_BIAS in view.features,
         "head width": drafter.dims.attention != "MLA",
-        "rotated part of a head": drafter.rope.rotated_part != 1,
+        "rotated part of a head": rope.rotated_part != 1,
         "factor of yarn": drafter.dims.attention != "MLA"
-        and not isclose(drafter.rope.attention_factor, yarn_factor(drafter.rope.scaling, ())),
+        and not isclose(rope.attention_factor, yarn_factor(rope.scaling, ())),
+        "ramp of yarn": False,  # training has extrapolation_factor 1, which engines take without the key
+        # engines scale by mscale without a key that says otherwise
+        "factor of MLA": drafter.dims.attention == "MLA"
+        and rope.mla_factors != replace(rope, has_mla_factors=True).mla_factors,
     }
     return {fact for fact, is_needed in is_used.items() if not is_needed}
 
