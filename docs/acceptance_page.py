@@ -22,7 +22,7 @@ a chain of 3. A length below 1.05 means that the drafter does not work. "1.39x" 
 tokens over decoding without a drafter.
 
 If authors measured their file as it is stored in an engine, that engine runs the file "as published"
-([which files](../../docs/reference/published.md)).
+([which files](published.md)).
 """
 COMPARE = """## A run like theirs
 

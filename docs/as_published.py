@@ -1,4 +1,4 @@
-"""docs/reference/published.md: how every configuration of fixtures/published ends, named and not."""
+"""benchmarks/evidence/published.md: how every configuration of fixtures/published ends, named and not."""
 
 import sys
 import tempfile
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("reference") / "published.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/evidence/published.md"
 sys.path.insert(0, str(PAGE.parents[2]))
 
 from msgspec import Struct
@@ -35,7 +35,7 @@ Written by `make docs`: `inspect` and `convert --dry-run` of every configuration
 A trainer's code may leave open how a file was trained, and eaglectl then asks. It does not ask if the authors
 measured the file as it is stored in an engine and published the figure: that engine runs the file **as
 published**. The list is `drafters` in `eaglectl/run/published.json`; every figure has its source in
-[what others reach](../../benchmarks/evidence/acceptance.md).
+[what others reach](acceptance.md).
 
 * A drafter is identified by the name of its repository, if its config contains all published values; a folder
   without a name by the digest of the whole config, if that is public (for none so far: a trainer's recipe is

@@ -35,8 +35,8 @@ Written by `make docs` from every fixture, as its producer left it and without a
 **by the file**: nothing is asked, because the file and its producer's code decide. **by the target**: the
 target's config answers the question. **known by name**: a published drafter whose training is public
 (`fixtures/published`). **as published**: a drafter whose authors measured it as stored, identified by name
-and read as they ran it ([which](published.md)). **measured**: `convert` exits with 2
-([what it asks](../questions.md)), and asks nothing if the target's weights are available: for a trained
+and read as they ran it ([which](../../benchmarks/evidence/published.md)). **measured**: `convert` exits with
+2 ([what it asks](../questions.md)), and asks nothing if the target's weights are available: for a trained
 drafter with the same attention, measuring answered the same questions correctly
 ([table](../../benchmarks/README.md#what-measuring-answers)). **asked**: even with weights, because the
 reference does not run the drafter (quantised, parallel, a rope that it lacks) or drafting cannot show it.

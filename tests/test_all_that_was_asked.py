@@ -108,9 +108,11 @@ def test_what_only_the_target_s_config_shows_is_refused_for_the_engine_that_was_
     source = drafter_folder(tmp_path, config={"max_position_embeddings": 64})
     target = target_of(tmp_path / "target", max_position_embeddings=131072)
     for asked in (("--for", "sglang"), ("--engine", "sglang")):
-        message = refusal(1, "convert", source, "--target", target, *asked, "-o", tmp_path / "out")
-        assert "SGLang" in message and "--force-unserved" in message
-    assert not (tmp_path / "out").exists()
+        given = ("convert", source, "--target", target, *asked, "-o")
+        message = refusal(1, *given, tmp_path / "out", "--tensor-parallel-size", "3")
+        assert "SGLang" in message and "--force-unserved" in message and not (tmp_path / "out").exists()
+        head = call(*given, tmp_path / asked[0]).out.splitlines()[0]
+        assert "SGLang" in head and "runs it as trained, started with --context-length 64" in head
 
 
 def test_an_engine_without_releases_is_answered_for_itself(tmp_path: Path) -> None:

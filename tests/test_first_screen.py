@@ -202,7 +202,7 @@ def test_no_word_is_broken(name: str, width: int) -> None:
         for size in (5000, width)
     )
     # where each row is a block, the head of its first column is not needed
-    assert wide - narrow <= {"tensor", "engine", "condition", "prompts", "reading"}
+    assert wide - narrow <= {"tensor", "engine", "condition", "prompts", "reading", "rule"}
 
 
 def test_where_columns_do_not_fit_each_row_is_a_block() -> None:

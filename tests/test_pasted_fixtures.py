@@ -165,7 +165,7 @@ def test_inspect_prints_what_mends_positions_and_no_conversion(tmp_path: Path) -
     config = changed(target, hidden_size=16, vocab_size=64)
     (target / "config.json").write_text(json.dumps(config))
     shown = call("inspect", folder, "--target", target, "--engine", "vllm==0.26.0")
-    assert "serve it with vllm>=0.27.0, or with --max-model-len" in " ".join(shown.out.split())
+    assert "runs it as trained, started with --max-model-len 2048" in " ".join(shown.out.split())
     assert "eaglectl convert" not in shown.out
 
 

@@ -443,17 +443,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
     Raises RefusedError if neither shapes nor config give one, or if they contradict each other.
     """
-    check(
-        (
-            any(tensor.dtype == "U32" and name.endswith(".weight") for name, tensor in names.tensors.items()),
-            "the weights are packed by MLX, and have other shapes: convert the unquantised drafter",
-        ),
-        (
-            packed_bits(keys.config)[0] == "bitsandbytes",
-            "the weights are packed by bitsandbytes, and have other shapes: convert the unquantised drafter",
-        ),
-        error=RefusedError,
-    )
+    _check_packing(keys, names)
     shapes = _logical_shapes(keys, names)
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
         raise RefusedError(
@@ -493,6 +483,20 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
         intermediate=_read_intermediate(keys, shapes),
         layers=layers,
         **attention,
+    )
+
+
+def _check_packing(keys: Keys, names: Names) -> None:
+    check(
+        (
+            any(tensor.dtype == "U32" and name.endswith(".weight") for name, tensor in names.tensors.items()),
+            "the weights are packed by MLX, and have other shapes: convert the unquantised drafter",
+        ),
+        (
+            packed_bits(keys.config)[0] == "bitsandbytes",
+            "the weights are packed by bitsandbytes, and have other shapes: convert the unquantised drafter",
+        ),
+        error=RefusedError,
     )
 
 

@@ -32,6 +32,7 @@ from eaglectl.report.section import (
     plain,
     spans,
 )
+from eaglectl.terminal import FIXED_WIDTH
 from eaglectl.text import inert, printable
 
 # columns between those of a table
@@ -200,7 +201,7 @@ def _hanging(line: str) -> str:
     return f'<span class="in n{indent}">{line}</span>' if indent else line
 
 
-def as_text(outline: Outline, width: int = 160) -> str:
+def as_text(outline: Outline, width: int = FIXED_WIDTH) -> str:
     """Return what the terminal shows, for a file: without colours."""
     text = recorded(lambda console: print_outline(console, outline), width).export_text()
     return "\n".join(inert(line.rstrip()) for line in text.splitlines())

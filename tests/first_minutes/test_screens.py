@@ -111,7 +111,7 @@ def test_the_first_line_is_the_answer_and_all_is_seen_at_once(
 def test_with_v_all_is_printed() -> None:
     call_of = ("diagnose", "dead", "--target", "my-target")
     brief, whole = call(*call_of).out, call("-v", *call_of).out
-    assert "  causes  1 ruled out, 21 not looked at\nmore with -v: Ruled out, Not looked at\n" in brief
+    assert "  causes  1 ruled out, 22 not looked at\nmore with -v: Ruled out, Not looked at\n" in brief
     assert whole.startswith(brief.partition("more with -v")[0])
     assert "\nRuled out\n  a target of other shapes" in whole and "more with" not in whole
 

@@ -153,7 +153,7 @@ def _serving(conversion: Conversion) -> Iterator[Section]:
     others = also_line(
         (row.verdict.outcome.words(row.verdict.start_options), engine_names([row.verdict])) for row in rest
     )
-    blocks: list[Block] = [Lines(others), Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
+    blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True), Lines(others)]
     yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
 
 
