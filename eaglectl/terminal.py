@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
-from eaglectl.text import duration, escaped, inert, masked, printable
+from eaglectl.text import FIXED_WIDTH, duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from eaglectl.report.terminal import Console
 
-# columns of output that goes to a file or a pipe: no line is folded
-FIXED_WIDTH = 10_000
 # the least seconds of work that are announced without a terminal
 LONG = 60.0
 # the least bytes whose reading or writing is announced without a terminal

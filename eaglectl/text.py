@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
+# columns of output that goes to a file or a pipe: no line is folded
+FIXED_WIDTH = 10_000
 # characters that show nothing, or nothing of their own, although str.isprintable() accepts them: Unicode's
 # Default_Ignorable_Code_Point, the empty Braille pattern and the null notehead
 INVISIBLE = (

@@ -10,14 +10,14 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2423,
+    "api": 2422,
     "cli": 395,
     "commands": 1670,
     "conversion": 1836,
     "drafter": 761,
     "engines": 1377,
     "files": 2708,
-    "formats": 2169,
+    "formats": 2171,
     "in_engine": 431,
     "judge": 2624,
     "modules": 1492,

@@ -106,6 +106,7 @@ def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
 
 def test_a_result_prints_what_its_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("eaglectl.terminal.FIXED_WIDTH", 160)
     for words, result in (
         (("inspect", TINY), eaglectl.inspect(TINY)),
         (("diff", TINY, TINY), eaglectl.diff(TINY, TINY)),

@@ -98,7 +98,12 @@ def judge_planned(
 
 @cache
 def _config_rules() -> Sequence[Rule]:
-    return [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
+    # and the one on the GPUs that an engine is to use, which needs no tensors either
+    return [
+        rule
+        for rule in serving_rules()
+        if rule.family.startswith(OF_CONFIG) or rule.name == "tensor-parallel-size"
+    ]
 
 
 def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:

@@ -32,8 +32,7 @@ from eaglectl.report.section import (
     plain,
     spans,
 )
-from eaglectl.terminal import FIXED_WIDTH
-from eaglectl.text import inert, printable
+from eaglectl.text import FIXED_WIDTH, inert, printable
 
 # columns between those of a table
 GAP = 2
