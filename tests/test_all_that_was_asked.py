@@ -106,7 +106,7 @@ def test_what_only_the_target_s_config_shows_is_refused_for_the_engine_that_was_
     tmp_path: Path,
 ) -> None:
     source = drafter_folder(tmp_path, config={"max_position_embeddings": 64})
-    target = target_of(tmp_path / "target", max_position_embeddings=131072)
+    target = target_of(tmp_path / "target", max_position_embeddings=131072, num_attention_heads=4)
     for asked in (("--for", "sglang"), ("--engine", "sglang")):
         given = ("convert", source, "--target", target, *asked, "-o")
         message = refusal(1, *given, tmp_path / "out", "--tensor-parallel-size", "3")
