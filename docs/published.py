@@ -20,10 +20,10 @@ eaglectl's output, and run `make docs`. If eaglectl is not right about it yet, `
 (`"convert with_target": REASON`) and how (`"is"`: wrong, asked, refused); when it becomes right, the test
 fails until the mark is removed.
 
-A published length is one line in `figures` of `eaglectl/run/published.json` (`schemas/published.schema.json`),
-with its source, `steps`, `topk` and `draft_tokens` in SGLang's terms; leave out what the source does not
-state. If the authors measured their file as it is stored, `is_by_authors` and an entry in `drafters` set the
-outcome to "as published". Then `make docs schemas`.
+A published length is one line in `figures` of `eaglectl/run/published.json`
+(`schemas/published.schema.json`), with its source, `steps`, `topk` and `draft_tokens` in SGLang's terms;
+leave out what the source does not state. If the authors measured their file as stored, `is_by_authors` and an
+entry in `drafters` set the outcome to "as published". Then `make docs schemas`.
 
 **config**: `exact` is the published file, `recipe` the trainer's own config that the file was made from,
 `reconstructed` is built from the facts of its sources. **Without a target**: the questions that remain if the
