@@ -55,7 +55,7 @@ from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
 SLIDING = ("sliding_window", "layer_types")
 # facts that are left out if neither drafter has them, and facts of MLA only
-OF_SOME = Dimensions.__struct_fields__
+OPTIONAL_DIMS = Dimensions.__struct_fields__
 OF_MLA = ("rope_interleave", "rope_factors")
 DEPTH = "the default depends on the target's depth; pass --target"
 WRITTEN_ALIKE = "neither file states what {}, and both are written alike"
@@ -219,7 +219,7 @@ def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
         judged["eagle"] = judged["norm_output"][0], "norm_output decides it"
     for name, value in _fact_values(a.drafter).items():
         other = values_b[name]
-        is_of_both = name not in OF_SOME or (value, other) != (None, None)
+        is_of_both = name not in OPTIONAL_DIMS or (value, other) != (None, None)
         if is_of_both and (is_mla or name not in OF_MLA):
             state = FactState.EQUAL if value == other else FactState.DIFFERS
             outcome = judged.get(name) or _open_fact(name, a, b, is_same=value == other)
@@ -238,6 +238,7 @@ def _open_fact(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState
 def _fact_values(drafter: Drafter) -> dict[str, Any]:
     # what changes the drafter's function, by the fact's name
     dims, norms, rope, features = drafter.dims, drafter.norms, drafter.rope, drafter.features()
+    # the config keys that no other part of the drafter was read from, without nulls
     carried = {key: value for key, value in drafter.carried.items() if value is not None}
     is_sliding = Feature.SLIDING_WINDOW in features
     return {
@@ -249,7 +250,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
         "norm_before_fc": norms.norm_before_fc,
         "norm_before_residual": norms.norm_before_residual,
         "attention": dims.attention,
-        **{name: getattr(dims, name) or None for name in OF_SOME},
+        **{name: getattr(dims, name) or None for name in OPTIONAL_DIMS},
         "rope_theta": rope.theta,
         "rope_scaling": _scaling(rope, is_mla=dims.attention == "MLA"),
         "rope_interleave": rope.is_interleaved,

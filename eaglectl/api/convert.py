@@ -525,7 +525,11 @@ class OpenQuestions(Struct, frozen=True):
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Add the measurements, or why there are none, to a question that is raised."""
+        """Add what measuring gave to the text of an OpenFactError.
+
+        That is each measurement that did not decide (its `choice` is None), or `gap`, why nothing was
+        measured.
+        """
         try:
             yield
         except OpenFactError as error:

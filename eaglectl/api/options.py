@@ -693,7 +693,7 @@ class ReadyOptions(DraftOptions, frozen=True):
         """Return the options of one run.
 
         Servers load the target themselves and get no `trust_remote_code`; options of installed engines are
-        dropped for the reference and servers.
+        dropped for the reference and servers. `passed_to` copies all other options that `smoke` has too.
         """
         is_installed, is_remote = engine in INSTALLED, is_server(engine)
         return self.passed_to(

@@ -387,16 +387,20 @@ class Advice(Struct, frozen=True):
         )
 
     def possible(self, fix: Fix) -> Fix:
-        """Return the fix with each refused conversion replaced by the reason."""
+        """Return the fix with each refused conversion replaced by the reason.
+
+        If a question is open that a conversion cannot measure, a fix with a conversion becomes the advice to
+        answer it. The text of a refusal is a list of steps, as `read_fix` reads them.
+        """
         if self.is_open and fix.conversions:
-            return Fix((Step((ANSWERED,)),), "settle", ".")
+            return Fix(steps=(Step(parts=(ANSWERED,)),), remedy="settle", end=".")
         refusals = [self._refusal(step) for step in fix.steps]
         if not any(refusals):
             return fix
         possible_steps = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
         steps = [replace(step, lead="") for step in dict.fromkeys(possible_steps)]
         steps += [step for text in filter(None, dict.fromkeys(refusals)) for step in read_fix(text).steps]
-        return Fix(_separated(steps), fix.remedy, ".")
+        return Fix(steps=_separated(steps), remedy=fix.remedy, end=".")
 
     def _refusal(self, step: Step) -> str:
         # why the conversion that a step names would be refused or not served; "" if it is fine, or not known

@@ -261,13 +261,18 @@ def _forecast(
     needed: int,
     following: int,
 ) -> None:
-    """Print an estimate of the total time, from one batch that has its answers."""
+    """Print an estimate of the total time, from one batch that has its answers.
+
+    The batch is calibrated here once, only to be timed. `work` counts the seconds since the engine was
+    loaded, so that they include those of the batch's answers.
+    """
     from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
     text = f"calibrating on {len(texts)} prompts, for the {needed:,} tokens that a refit needs"
     text += f"; then the gate on {following} others, and on more if the result is not clear" * (following > 0)
     if 0 < len(batch.texts) < len(texts):
-        target, model = RememberedStates(run[0]), run[1]
+        engine, model = run
+        target = RememberedStates(engine)
         sizes = collect_sizes(target, model, [batch], lambda: None)
         collect_moments(target, model, sizes.rms, [batch], lambda: None)
         total = sum(len(text) + ROOM for text in texts)

@@ -169,7 +169,7 @@ class Behaviour(Struct, frozen=True):
             return self.parallel_runners
         if is_quantised and self.quantised_runners:
             return self.quantised_runners
-        if model_type:
+        if model_type:  # the last rule fits every model type
             return next(rule.value for rule in self.default_runner if rule.fits(model_type))
         return tuple(name for name in self.runners if any(name in rule.value for rule in self.default_runner))
 
@@ -352,7 +352,12 @@ class CapturedLayers(Struct, frozen=True):
         return self.default.words if self.default else f"ids {list(self.ids or ())}"
 
     def same_as(self, trained: AuxLayers) -> bool | None:
-        """Return whether this runner captures the layers of training; None if that cannot be known."""
+        """Return whether this runner captures the layers of training; None if that cannot be known.
+
+        `boundaries` of training are sorted; `listed` has them in the order of fc's blocks. Without a known
+        depth, a default has no boundaries, and only its rule can be compared: with the rule of training, or
+        with boundaries that it may give at some depth.
+        """
         if trained.boundaries is not None and self.boundaries is not None:
             # in fc's order, or sorted by an engine that does not keep it, which facts report
             return self.boundaries in (trained.boundaries, trained.listed)

@@ -424,7 +424,10 @@ def recorded_doubts(
 
 
 def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, Any]]:
-    """Return the entries of eaglectl.json for doubts; with a text if the files do not show the doubt."""
+    """Return the entries of eaglectl.json for doubts.
+
+    If the files show a doubt, its text is left out, as `recorded_doubts` takes it from them.
+    """
     entries = []
     for note in doubts:
         text = (

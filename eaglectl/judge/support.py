@@ -78,7 +78,10 @@ def services() -> Iterator[Service]:
 
 
 def ideal(version: str, attention: str) -> Drafter:
-    """Build a drafter of one layer on the default aux layers, with a reduced vocabulary and its own head."""
+    """Build the drafter that each engine is judged with, in each layout.
+
+    It has one layer, the default aux layers, a reduced vocabulary and its own head.
+    """
     family = ATTENTION[attention]
     dims, norms, target = MLA if family == "mla" else GQA, NORMS[version], TARGETS[family]
     boundaries = TRAINING_DEFAULT.at(target.depth or 0)
@@ -87,25 +90,32 @@ def ideal(version: str, attention: str) -> Drafter:
     modules += [f"fc_norm.{index}" for index in range(dims.aux if norms.fc_norm else 0)]
     modules += ["input_norm"] if norms.norm_before_fc else []
     return Drafter(
-        "eaglectl",
-        "",
-        "eagle3",
-        dims,
-        norms,
-        AuxLayers(3, boundaries, True, "the default", boundaries, "boundary"),
-        Rope(500000.0, YARN if family == "mla" else None, family == "mla"),
-        target,
-        {
+        producer="eaglectl",
+        evidence="",
+        kind="eagle3",
+        dims=dims,
+        norms=norms,
+        aux=AuxLayers(
+            count=3,
+            boundaries=boundaries,
+            is_default=True,
+            how="the default",
+            ids=boundaries,
+            convention="boundary",
+        ),
+        rope=Rope(theta=500000.0, scaling=YARN if family == "mla" else None, is_interleaved=family == "mla"),
+        target=target,
+        tensors={
             name: Tensor(name, "I64" if name == "d2t" else "BF16", expected_shape(name, dims) or (), ())
             for name in ("d2t", *(f"{module}.weight" for module in modules))
         },
-        {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"},
-        {},
-        {},
-        (),
-        None,
-        (),
-        ("BF16",),
+        settings={"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"},
+        carried={},
+        strays={},
+        unknown=(),
+        quantisation=None,
+        notes=(),
+        dtypes=("BF16",),
     )
 
 

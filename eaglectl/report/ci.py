@@ -64,7 +64,11 @@ def _commands(report: Report) -> Iterator[str]:
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
-    """Return a workflow command; line breaks in texts come from files, and stay escapes."""
+    """Return a GitHub workflow command.
+
+    No text of a file can start another, as each begins a line: `printable` writes line breaks as escapes,
+    which GitHub then shows as they are.
+    """
     named = {"file": place.path, "line": place.line, "col": place.column, "title": title}
     escaped = {
         name: printable(str(value)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

@@ -130,7 +130,10 @@ class Evidence(Struct, frozen=True):
 
     @property
     def floor(self) -> PublishedLength | None:
-        """The lowest length of any published drafter that works, if this run has less and no threshold."""
+        """The lowest acceptance length of any published drafter that works, if this run has less.
+
+        None too if there is a threshold, or if nothing was measured as served.
+        """
         if self.threshold is not None or self.served is None:
             return None
         working = (length for length in published_lengths() if not length.is_dead)

@@ -458,11 +458,14 @@ class Stage:
     def model(self, candidate: Candidate) -> "DraftModel | None":
         """Return the drafter as `candidate` reads it; None for d2t as absolute ids past the vocabulary.
 
+        Tensors move as its reading says, and its tokens make a new d2t; rows without a token are left out of
+        d2t and lm_head. Dimensions, norms, rope and windows are those of its drafter.
+
         Raises RefusedError for a rope that the reference does not have.
         """
         from eaglectl.reference.model import DraftModel
 
-        weights, other, tokens = self.drafter.weights, candidate.drafter, candidate.tokens
+        weights, read_as, tokens = self.drafter.weights, candidate.drafter, candidate.tokens
         if candidate.reading is not None:
             weights = moved_weights(
                 weights, moves(self.job.drafter, candidate.reading.key, candidate.reading.value)
@@ -478,7 +481,9 @@ class Stage:
             weights = {**weights, "d2t": table}
             if len(tokens_by_row) < len(tokens):
                 weights = {**weights, "lm_head.weight": weights["lm_head.weight"][[*tokens_by_row]]}
-        return DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
+        return DraftModel(
+            weights, read_as.dims, read_as.norms, read_as.rope, self.drafter.eps, read_as.windows
+        )
 
     def run(
         self,

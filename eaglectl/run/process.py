@@ -197,6 +197,7 @@ class EngineProcess:
         self.phase, self._advice, self._deadline = "starting", "", 0.0
         # append mode: the child writes at the end, wherever this process reads
         self._output: IO[bytes] = (folder / "output.txt").open("a+b")
+        # every process of the engine inherits it as the variable MARK, by which `close` finds them all
         self._mark = os.urandom(8).hex()
         self._pipe, theirs = Pipe()
         register_removal(self.close)

@@ -677,31 +677,36 @@ def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
 
 
 def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float) -> SetRatio:
-    # whether one set kept its acceptance, by both intervals; with too few prompts, how many would decide
+    """Return whether one set kept its acceptance; with too few prompts, how many would decide.
+
+    Both intervals decide: that of `judged`, the drafts of both drafters from every position of the answers
+    (else `rounds` again), and that of `rounds`, of draft-and-verify. If nothing was drafted, it is the widest
+    that a ratio of acceptance lengths can have.
+    """
     count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
         reason = f'set "{name}": nothing was drafted, so there is nothing to compare; use longer prompts'
         nothing = Estimate(1.0, 1 / whole, whole)
         return SetRatio(name, count, nothing, nothing, GateEnding.TOO_FEW_PROMPTS, reason)
-    estimate, verified = ratio(*judged, level), ratio(*rounds, level)
-    ending = judge_ratio(estimate, verified, least)
+    estimate, of_rounds = ratio(*judged, level), ratio(*rounds, level)
+    ending = judge_ratio(estimate, of_rounds, least)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
     if judged != rounds:
-        where += f", of rounds {verified.value:.3f} [{verified.low:.3f}, {verified.high:.3f}]"
+        where += f", of rounds {of_rounds.value:.3f} [{of_rounds.low:.3f}, {of_rounds.high:.3f}]"
     if ending == GateEnding.LOST:
         reason = f"lost: {where} is below --max-regression {least:g}"
     elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
         # the interval of one or two prompts does not show how many are needed
         enough = count >= FEWEST_PROMPTS
         enough_prompts = (
-            needed_to_judge(estimate, verified, least, count, (level, level)) if enough else ENOUGH_PROMPTS
+            needed_to_judge(estimate, of_rounds, least, count, (level, level)) if enough else ENOUGH_PROMPTS
         )
         needed = max(enough_prompts, ENOUGH_PROMPTS) if enough_prompts else None
         advice = f"use {needed} or more of this set" if needed else "no number of prompts would decide"
         ending = GateEnding.TOO_FEW_PROMPTS
         reason = f"too few prompts: {where}, prompts: {count}; {advice}"
-    return SetRatio(name, count, estimate, verified, ending, reason, needed)
+    return SetRatio(name, count, estimate, of_rounds, ending, reason, needed)
 
 
 def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:

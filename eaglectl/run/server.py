@@ -297,10 +297,12 @@ def _vllm(server: Server, model: str) -> _Engine:
 def measure_server(
     job: EngineJob, url: str, k: int, concurrencies: Sequence[int], baseline: str | None = None
 ) -> Speed:
-    """Time the server at `url`, which drafts `k` tokens, on the prompts of `job`; raises as `run_server`.
+    """Time the server at `url`, which drafts `k` tokens, on the prompts of `job`.
 
-    `baseline` is the URL of a server of the same target without a drafter, for the ratios. Raises
-    RefusedError if it drafts too.
+    `baseline` is the URL of a server of the same target without a drafter, for the ratios. Raises UsageError
+    for an invalid URL, UnreadableError if a server does not answer or answers invalid data, or if that at
+    `url` runs no speculative decoding, RefusedError if its counts would not be those of this drafter, or if
+    the baseline drafts too.
     """
     server, job = open_server(url, job.timeout), replace(job, ignores_eos=True)
     other = None if baseline is None else open_server(baseline, job.timeout)
@@ -311,7 +313,8 @@ def measure_server(
     others = None
     if other is not None and plain is not None:
         report_step(job.on_progress, "timing the server without a drafter")
-        others = _timings(other, *plain, job, concurrencies)
+        baseline_model, baseline_engine = plain
+        others = _timings(other, baseline_model, baseline_engine, job, concurrencies)
     repeats = min(len(timing.batches) for timing in (*timings, *(others or ())))
     ratio = (
         f"the ratio is that to {other}, whose engine, card and options are taken to be the same"
@@ -324,7 +327,14 @@ def measure_server(
         " supports ignore_eos; prompts are repeated, and their prefixes may be in its cache;"
         f" {repeats} repeats; {ratio}"
     )
-    return Speed(compare_timings(k, timings, others), "the server's", "", job.max_tokens, repeats, how)
+    return Speed(
+        rows=compare_timings(k, timings, others),
+        device="the server's",
+        card="",
+        max_tokens=job.max_tokens,
+        repeats=repeats,
+        how=how,
+    )
 
 
 def _timings(

@@ -225,11 +225,15 @@ def named_choices(
 
 
 def _fitting(choice: TargetChoice, answers: Answers, read: Callable[[], Checkpoint]) -> TargetChoice:
-    """Return the choice; without a place if the target does not fit the checkpoint."""
+    """Return the choice; without a place if the target does not fit the checkpoint.
+
+    It does not if it is a drafter itself, or if a note on a topic target-... says so.
+    """
     try:
         notes = read_drafter(read(), answers, choice.known()).notes
     except EaglectlError:
         return choice  # the next reader reports the error
+    # each of these is a misfit: of width, vocabulary or depth, or several depths in the drafter's config
     unfitting = [note.text for note in notes if note.topic.startswith("target-")]
     reasons = ["it is a drafter itself"] if drafter_mark(choice.config) else unfitting
     how = f"not used: {choice.named}; {'; '.join(reasons)}"

@@ -61,7 +61,8 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
     """Return the outcome of a conversion, how engines serve it, the gate, and the plan.
 
     The engines are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
-    warnings out, and how to serve it if the engines that it was written for do.
+    out warnings and the section on serving; and also the engines that serve the output, with their command,
+    unless the conversion missed its engines (`is_missed`).
     """
     is_short = is_quiet and not conversion.is_missed
     serving = [row for row in _chosen(conversion) if not (is_short and row.is_served)]
@@ -70,7 +71,16 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
     verdict = "written" if conversion.out else "nothing was written"
     following = command or conversion.resume
     cause, sections = _causes(conversion, serving, following), _sections(conversion, is_quiet=is_quiet)
-    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=following)
+    return Outline(
+        command="convert",
+        verdict=Words(verdict),
+        subject=subject,
+        lead=head,
+        head=head,
+        sections=sections,
+        cause=cause,
+        next=following,
+    )
 
 
 def _sections(conversion: Conversion, *, is_quiet: bool) -> list[Section]:

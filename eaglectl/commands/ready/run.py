@@ -422,6 +422,7 @@ class _Work(Struct, frozen=True):
         (first, *later), length = report.measured.per_position, report.measured.length
         second = later[0].value / first.value if later and first.value else 1.0
         others = [figure.length for figure in (result.published.alike if result.published else ())]
+        # a length less 1 is the number of drafts accepted per step
         if others and length.high - 1 < FAR_BELOW * (min(others) - 1):
             reached = f"{min(others):.2f} to {max(others):.2f}"
             weak = f"{length.value:.2f} is far below the {reached} that others reach"
@@ -564,6 +565,7 @@ def _regression(state: EngineReadiness) -> str:
 
 
 HEAD = ("engine", "as stored", "acceptance", "converted", "acceptance")
+STORED_COLUMNS = 3  # those of HEAD without a conversion
 OWN_DRAFTER = "the server has its own drafter loaded: start it with the output, and run smoke against it"
 WORDS = {
     CheckVerdict.PASS: "ready",
@@ -666,15 +668,16 @@ def _serving(result: Readiness) -> list[EngineReadiness]:
 
 def _engines(result: Readiness) -> Section:
     # the table of engines; the reference is named beside a length only if other engines ran too
-    by_reference = {run.run.engine == "reference" for state in result.engines for run in runs_of(state)}
-    suffix = " (reference)" if len(by_reference) > 1 else ""
+    ran = {run.run.engine for state in result.engines for run in runs_of(state)}
+    has_reference, has_others = "reference" in ran, not ran <= {"reference"}
+    suffix = " (reference)" if has_reference and has_others else ""
     rows: list[tuple[Line, ...]] = [
         (release_name(state), *_cells(state.stored, suffix), *_cells(state.converted, suffix))
         for state in result.engines
     ]
-    width = len(HEAD) if any(state.converted for state in result.engines) else 3
+    width = len(HEAD) if any(state.converted for state in result.engines) else STORED_COLUMNS
     table = Table(HEAD[:width], [row[:width] for row in rows])
-    runner = ", by eaglectl's own torch reference" if True in by_reference else ""
+    runner = ", by eaglectl's own torch reference" if has_reference else ""
     return Section("Engines", [table, Lines(list(_gaps(result)))], f"acceptance length [95 %]{runner}")
 
 

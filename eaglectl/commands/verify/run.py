@@ -134,22 +134,25 @@ def _check_files(
 
 
 def _walk(root: Path) -> dict[str, str]:
-    """Return the entries below a folder but folders: "" for a file, else its kind; links are not followed."""
+    """Return the entries below a folder but folders: "" for a file, else its kind; links are not followed.
+
+    In a snapshot of the Hub client's cache, a link to one of its blobs counts as a file.
+    """
 
     def refuse(error: OSError) -> None:
         where = error.filename or root
         raise UnreadableError(f"{where}: {error.strerror}; its files cannot be compared") from None
 
-    faults: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     paths = (Path(parent, name) for parent, *parts in os.walk(root, onerror=refuse) for name in chain(*parts))
     for path in paths:
         name, target = path.relative_to(root).as_posix(), Path(os.path.realpath(path))
         is_of_cache = target.is_file() and is_blob(root.resolve(), target)
         if path.is_symlink() and not is_of_cache:
-            faults[name] = "is a symbolic link; a published drafter has none"
+            kinds[name] = "is a symbolic link; a published drafter has none"
         elif not path.is_dir():
-            faults[name] = "" if path.is_file() else "is a pipe, a socket or a device, not a file"
-    return faults
+            kinds[name] = "" if path.is_file() else "is a pipe, a socket or a device, not a file"
+    return kinds
 
 
 def _read_lists(
@@ -248,7 +251,7 @@ def _listing(text: str) -> HubSource:
 
 
 # the digests of a comparison, in words
-BY = {
+COMPARISON_WORDS = {
     "sha256": "SHA-256",
     "lfs-sha256": "the SHA-256 that the Hub lists",
     "git-id": "the git id that the Hub lists",
@@ -285,8 +288,8 @@ def verification_outline(verification: Verification) -> Outline:
     lists, rest = " and ".join(verification.lists), len(verification.files) - len(same)
     lead = f"{len(same)} files match {lists}" if lists else "no list"
     if rest:
-        lead += f", {rest} do{'es' * (rest == 1)} not"
-    kinds = [text for digest, text in BY.items() if any(digest in file.by for file in same)]
+        lead += f", {rest} {'does' if rest == 1 else 'do'} not"
+    kinds = [text for digest, text in COMPARISON_WORDS.items() if any(digest in file.by for file in same)]
     lines: list[Line] = [Words(f"compared: {listed(kinds)}", "quiet")] if kinds else []
     others = [file for file in verification.files if file.judgement != FileState.SAME]
     lines += first_lines([(toned(file.judgement), f"  {file.name} {file.how}") for file in others])
@@ -302,4 +305,4 @@ def verification_outline(verification: Verification) -> Outline:
     ]
     verdict, folder = toned(verification.verdict), verification.folder
     head = first_line(verification.verdict, f"{folder}: {lead}")
-    return Outline("verify", verdict, folder, lead, head, sections)
+    return Outline(command="verify", verdict=verdict, subject=folder, lead=lead, head=head, sections=sections)

@@ -71,17 +71,18 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
 
     Fix: keep the file, or the index and its shards, that were exported last, and remove the others.
     """
-    if subject.ended_on(WEIGHTS):
+    if subject.ended_on(WEIGHTS):  # there are no tensors to read, or several files without an index
         weights = [name for name in subject.names if name.endswith(".safetensors")]
-        yield replace(
-            _read_error(subject),
-            fix=""
-            if weights and not are_shards(weights)
-            else "put the weight files beside config.json (download or export them again), or pass their"
-            " folder.",
-        )
+        if weights and not are_shards(weights):
+            yield _read_error(subject)  # it has no fix of its own, so that the rule's holds
+        else:
+            yield replace(
+                _read_error(subject),
+                fix="put the weight files beside config.json (download or export them again), or pass their"
+                " folder.",
+            )
         return
-    if subject.source.only is not None:
+    if subject.source.only is not None:  # the user named one weight file, not the folder
         return
     files = subject.checkpoint.weight_files
     if INDEX not in subject.names:

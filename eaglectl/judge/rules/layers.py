@@ -361,8 +361,10 @@ def max_positions(subject: Subject) -> Iterator[Match]:
     if type(needed) is not int:
         raise CannotLook("the target's config has no max_position_embeddings")
     rope, positions = subject.drafter.rope, subject.drafter.settings["max_position_embeddings"]
-    is_yarn = (rope.scaling or {}).get("rope_type") == "yarn"  # engines size its table by rope.positions
-    if max(positions or 0, (is_yarn and rope.positions) or 0) < needed:
+    is_yarn = (rope.scaling or {}).get("rope_type") == "yarn"
+    # factor * original_max_position_embeddings, by which engines size yarn's table
+    yarn_positions = rope.positions if is_yarn else None
+    if max(positions or 0, yarn_positions or 0) < needed:
         has = "states no" if positions is None else f"has {positions}"
         yield Match(
             f"the drafter {has} positions and the target {needed}",
