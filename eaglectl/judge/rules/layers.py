@@ -349,7 +349,7 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL603", "max-positions", "warning", "measure")
 def max_positions(subject: Subject) -> Iterator[Match]:
-    """The drafter has as many positions as the target.
+    """The drafter has at least as many positions as the target.
 
     In longer contexts, vLLM's V1 runner stops drafting, its V2 runner before 0.27.0 reads past the end of the
     drafter's rotary table, and acceptance falls beyond the trained length elsewhere.
