@@ -1,6 +1,6 @@
 """Inspect, convert and check EAGLE-3 and EAGLE-3.1 drafters.
 
-One function for each command. Functions print nothing; `print(result)` prints the command's output.
+One function for each command that reads a drafter. They print nothing; `print(result)` prints the output.
 
     inspect(source)           show what a drafter is, and which engines run it as trained
     ready(source, target)     check if it can be served, with acceptance before and after
