@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2422,
+    "api": 2423,
     "cli": 395,
-    "commands": 1670,
+    "commands": 1672,
     "conversion": 1836,
     "drafter": 761,
     "engines": 1377,
-    "files": 2708,
+    "files": 2712,
     "formats": 2171,
     "in_engine": 431,
-    "judge": 2624,
+    "judge": 2627,
     "modules": 1492,
     "publish": 705,
     "reference": 877,
     "report": 1649,
-    "run": 4334,
+    "run": 4337,
     "target": 322,
 }
 # a producer's declaration, beside the budget of its package
