@@ -14,6 +14,7 @@ import eaglectl
 from eaglectl.conversion.plan import DEFAULT_LAYOUT
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name, writable
+from eaglectl.options import CALLER
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
 
@@ -68,7 +69,8 @@ def _write(case: Case, source: Path, out: Path, layout: str, target: Path) -> No
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page, with options as the command line spells them."""
+    CALLER.is_command_line = True
     reasons: dict[str, int] = {}
     layouts = writable()
     rows = [f"| fixture | {' | '.join(layouts)} |", "|---|" + "---|" * len(layouts)]
