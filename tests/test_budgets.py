@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1672,
     "conversion": 1836,
     "drafter": 761,
-    "engines": 1377,
+    "engines": 1380,
     "files": 2712,
     "formats": 2171,
     "in_engine": 431,
