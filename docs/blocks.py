@@ -49,8 +49,11 @@ def link_checkout(folder: Path) -> None:
 def printed(command: str) -> str:
     """What a command of a page prints in this folder; it writes over what stands in OUT."""
     words = shlex.split(command)
-    text = io.StringIO()
+    text, width = io.StringIO(), terminal.FIXED_WIDTH
     terminal.FIXED_WIDTH = WIDTH
-    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        run(words + ["--force"] * (words[0] == "convert" and "OUT" in words))
+    try:
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            run(words + ["--force"] * (words[0] == "convert" and "OUT" in words))
+    finally:
+        terminal.FIXED_WIDTH = width
     return PROGRESS.sub("", text.getvalue())
