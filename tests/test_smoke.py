@@ -1,6 +1,7 @@
 """`smoke` on the reference engine: reports keep their schema, probes run, wrong input is a sentence."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,8 @@ def test_windows_show_acceptance_by_context_length(prompts: Path) -> None:
     assert sum(part["drafts"] for part in wide["parts"]) == report["drafts"]
     (how,) = (note for note in report["notes"] if "--speculative-draft-window-size" in note)
     assert '"layer_types": ["sliding_attention"]' in how
+    (numbers,) = re.findall(r"window of (\d+): SGLang takes --speculative-draft-window-size (\d+),", how)
+    assert int(numbers[1]) == int(numbers[0]) - 1  # which does not count the token itself
 
 
 def test_a_window_is_a_number_of_tokens(prompts: Path) -> None:

@@ -33,6 +33,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import ENGINES, usual_release
+from eaglectl.engines.sglang import window_option
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.output_files import parse_new, write_new
@@ -369,7 +370,8 @@ def _windowed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
         windows = measure_windows(job, runs.options.window or ())
     best = max(windows, key=lambda result: result.ratio.value).window
     how = (
-        f"a window of {best}: SGLang takes --speculative-draft-window-size {best}; vLLM has no option for it,"
+        f"a window of {best}: SGLang takes --speculative-draft-window-size {window_option(best)}, which does"
+        " not count the token itself, and its MLA class takes none; vLLM has no option for it,"
         f' and reads "sliding_window": {best} with "layer_types": ["sliding_attention"] in config.json'
     )
     notes = reasons_of("note", (*(result.words for result in windows), how))

@@ -83,14 +83,19 @@ def _context_length(case: Case) -> float:
     return positions * (1 if original or kind == "llama3" else factor)
 
 
-def _window(view: View) -> int:
-    """Return the number of earlier tokens that every layer attends to; 0 if the layers differ, or for none.
+def window_option(size: int) -> int:
+    """Return --speculative-draft-window-size for a window of `size` tokens with the token itself.
 
-    SGLang counts them without the token itself (torch_native_backend.py 0.5.23:48, gemma3_causal.py:64-65).
+    SGLang counts the earlier ones alone (torch_native_backend.py 0.5.23:48, gemma3_causal.py:64-65).
     """
+    return size - 1
+
+
+def _window(view: View) -> int:
+    """Return the option for the window of every layer; 0 if the layers differ, or for none."""
     size = view.drafter.carried.get("sliding_window")
     windows = set(view.drafter.windows) if type(size) is int and size > 1 else set()
-    return windows.pop() - 1 if len(windows) == 1 and 0 not in windows else 0
+    return window_option(windows.pop()) if len(windows) == 1 and 0 not in windows else 0
 
 
 def _has_mrope_scales(view: View) -> bool:
