@@ -45,6 +45,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.formats.tables import marked_tokens
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.report.section import grouped
 from eaglectl.results import Inspection
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
@@ -150,15 +151,13 @@ def _quantised_notes(judged: Inspection, against: str | None) -> Iterator[Reason
         bytes_there = read_checkpoint(open_folder(on_disk(against)), headers_only=True).nbytes
         saved = 1 - bytes_here / bytes_there
         yield Reason("note", f"{bytes_here:,} of the {bytes_there:,} bytes of {against}: {saved:.0%} saved")
-    names = []
-    for engine in dict.fromkeys(verdict.engine for verdict in judged.verdicts):
-        served = [
-            verdict.release
-            for verdict in judged.verdicts
-            if verdict.engine == engine and verdict.outcome.is_served
-        ]
-        if served:
-            names.append(f"{ENGINES[engine].title} {ranges(served, ENGINES[engine].releases)}")
+    served = grouped(
+        (verdict.engine, verdict.release) for verdict in judged.verdicts if verdict.outcome.is_served
+    )
+    names = [
+        f"{ENGINES[engine].title} {ranges(releases, ENGINES[engine].releases)}"
+        for engine, releases in served.items()
+    ]
     yield Reason("note", f"run as quantised by {listed(names) or 'no release that was judged'}")
 
 
