@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eaglectl.conversion.rewriting import HEAD, evaluate, find_target_matrix
 from eaglectl.drafter.drafter import Feature
+from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import EaglectlError, RefusedError, check
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource
@@ -95,7 +96,7 @@ def _reference_steps(job: EngineJob, tensors: Mapping[str, "torch.Tensor"]) -> I
 
     drafter, checkpoint = job.drafter, read_checkpoint(FolderSource(job.folder))
     check_runs(drafter)
-    matrix = partial(_rows, job, checkpoint)
+    embedding, head = (partial(_rows, _matrix(job, name), checkpoint) for name in (EMBEDDING, HEAD))
     aside = ("d2t", "t2d", EMBEDDING, HEAD)
     weights = {
         name: torch.from_numpy(evaluate(tensor, checkpoint))
@@ -111,19 +112,23 @@ def _reference_steps(job: EngineJob, tensors: Mapping[str, "torch.Tensor"]) -> I
         slots += len(tokens)
         queries = torch.arange(slots - len(tokens), slots)[:, None]
         mask = causal_mask(torch.ones(1, slots).bool(), queries)
-        embeddings = torch.cat([matrix(EMBEDDING, token, token + 1) for token in tokens])[None]
+        embeddings = torch.cat([embedding(token, token + 1) for token in tokens])[None]
         stream = model.forward(embeddings, state, positions, caches, mask, None if step else rows)
         state = model.feedback(stream[:, -1:])
         ends = range(0, drafter.dims.draft_vocab, ROWS)
-        heads = (matrix(HEAD, start, min(start + ROWS, drafter.dims.draft_vocab)) for start in ends)
-        yield torch.cat([model.logits(stream, head) for head in heads], -1)[0]
+        parts = (head(start, min(start + ROWS, drafter.dims.draft_vocab)) for start in ends)
+        yield torch.cat([model.logits(stream, part) for part in parts], -1)[0]
 
 
-def _rows(job: EngineJob, checkpoint: Checkpoint, name: str, start: int, stop: int) -> "torch.Tensor":
-    # rows of the drafter's own embedding or head, or else of the target's, as float64
+def _matrix(job: EngineJob, name: str) -> Tensor:
+    # the drafter's own embedding or head, or else the target's
+    if (tensor := job.drafter.tensors.get(name)) is not None:
+        return tensor
+    target = read_checkpoint(FolderSource(job.target), headers_only=True)
+    return find_target_matrix(target, "--target", is_head=name == HEAD).as_tensor(name, "the target's")
+
+
+def _rows(matrix: Tensor, checkpoint: Checkpoint, start: int, stop: int) -> "torch.Tensor":
     import torch
 
-    if (tensor := job.drafter.tensors.get(name)) is None:
-        target = read_checkpoint(FolderSource(job.target), headers_only=True)
-        tensor = find_target_matrix(target, "--target", is_head=name == HEAD).as_tensor(name, "the target's")
-    return torch.from_numpy(evaluate(tensor, checkpoint, (start, stop)))
+    return torch.from_numpy(evaluate(matrix, checkpoint, (start, stop)))
