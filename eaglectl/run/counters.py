@@ -134,6 +134,13 @@ def count_positions(counters: Counters, names: CounterNames) -> int:
     return sum(key.startswith(f"{names.accepted}[") for key in counters)
 
 
+def timed(send: Send) -> tuple[Sequence[Completion], float]:
+    """Send requests by `send`; return the answers and the seconds that they took."""
+    begin = time.perf_counter()
+    answers = send()
+    return answers, time.perf_counter() - begin
+
+
 def count_requests(server: Server, names: CounterNames, send: Send, most: int) -> Counted:
     """Send requests by `send`; return the answers and the growth of the counters, at most `most` drafts.
 
@@ -145,9 +152,7 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
             f"{server} is serving other requests, whose drafts would be counted too; use a server without"
             " traffic"
         )
-    begin = time.perf_counter()
-    answers = send()
-    seconds = time.perf_counter() - begin
+    answers, seconds = timed(send)
     after = _read_after(server, names, before.get(names.generated, 0), sum(count for count, _ in answers))
     positions = count_positions(after, names)
     keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]

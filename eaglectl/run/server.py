@@ -4,7 +4,6 @@ vLLM and llama.cpp are measured by their counters in /metrics, SGLang by the cou
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +25,7 @@ from eaglectl.run.counters import (
     count_positions,
     count_requests,
     read_counters,
+    timed,
 )
 from eaglectl.run.http import MAX_STEPS, Completion, Server, get, open_server
 from eaglectl.run.job import EngineJob, EngineRun, chat_messages, check_token_ids, has_chat_template
@@ -155,13 +155,21 @@ def _send_and_count(
     return engine.count(send_all, (job.max_tokens + MAX_STEPS) * len(indices))
 
 
+def _model(server: Server) -> str:
+    return str(get(server, "/v1/models", "models")["data"][0]["id"])
+
+
+def _sglang_info(server: Server) -> Mapping[str, Any]:
+    # the settings of an SGLang server, under the path of its release; nothing of another engine's
+    infos = (get(server, path, "server_info", may_lack=True) for path in ("/server_info", "/get_server_info"))
+    return next((info for info in infos if "speculative_algorithm" in info), {})
+
+
 def _recognise(server: Server) -> tuple[str, _Engine]:
     # the model's name, and the engine of a server by the endpoints that it has
-    model = str(get(server, "/v1/models", "models")["data"][0]["id"])
-    for path in ("/server_info", "/get_server_info"):
-        info = get(server, path, "server_info", may_lack=True)
-        if "speculative_algorithm" in info:
-            return model, _sglang(server, model, info)
+    model = _model(server)
+    if info := _sglang_info(server):
+        return model, _sglang(server, model, info)
     props = get(server, "/props", "props", may_lack=True)
     if "build_info" in props and "default_generation_settings" in props:
         return model, _llamacpp(server, model, props)
@@ -234,9 +242,7 @@ def _sglang(server: Server, model: str, info: Mapping[str, Any]) -> _Engine:
 
 def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
     # rounds and accepted tokens by position, by the histograms in SGLang's answers
-    begin = time.perf_counter()
-    answers = send()
-    seconds = time.perf_counter() - begin
+    answers, seconds = timed(send)
     drafts, accepted = 0, [0] * steps
     for _, answer in answers:
         histogram: list[int] = answer["sglext"]["spec_tokens_details"][HISTOGRAM]
@@ -352,8 +358,7 @@ def _undrafted(server: Server, drafting: _Engine) -> tuple[str, _Engine]:
 
     Raises RefusedError if it drafts.
     """
-    model = str(get(server, "/v1/models", "models")["data"][0]["id"])
-    drafts = get(server, "/server_info", "server_info", may_lack=True).get("speculative_algorithm")
+    model, drafts = _model(server), _sglang_info(server).get("speculative_algorithm")
     with suppress(UnreadableError):  # without metrics, which a baseline does not need
         drafts = drafts or VLLM.drafts in read_counters(server, VLLM)
     if drafts:
@@ -361,9 +366,7 @@ def _undrafted(server: Server, drafting: _Engine) -> tuple[str, _Engine]:
         raise RefusedError(about, options=("--baseline-url",))
 
     def count(send: Send, most: int) -> Counted:
-        begin = time.perf_counter()
-        answers = send()
-        return Counted(answers, time.perf_counter() - begin, 0, ())
+        return Counted(*timed(send), 0, ())
 
     extra = {name: value for name, value in drafting.extra.items() if name != "return_spec_tokens_details"}
     return model, _Engine("", "", count, {}, extra)
