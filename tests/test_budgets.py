@@ -10,12 +10,12 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2423,
+    "api": 2422,
     "cli": 395,
     "commands": 1672,
     "conversion": 1836,
     "drafter": 761,
-    "engines": 1380,
+    "engines": 1383,
     "files": 2712,
     "formats": 2171,
     "in_engine": 431,
@@ -24,7 +24,7 @@ BUDGETS = {
     "publish": 705,
     "reference": 877,
     "report": 1649,
-    "run": 4337,
+    "run": 4340,
     "target": 322,
 }
 # a producer's declaration, beside the budget of its package

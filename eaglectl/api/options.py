@@ -118,10 +118,7 @@ class Deployment(Options, frozen=True):
         int | None,
         Option("Number of GPUs that the engine splits each layer over.", group=DEPLOYMENT, least=1),
     ] = None
-    pipeline_parallel_size: Annotated[
-        int | None,
-        PIPELINE_PARALLEL,
-    ] = None
+    pipeline_parallel_size: Annotated[int | None, PIPELINE_PARALLEL] = None
 
     def of(self, target: TargetChoice) -> TargetChoice:
         """Return the target with these sizes."""

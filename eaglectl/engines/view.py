@@ -39,11 +39,11 @@ from eaglectl.text import brief, listed
 
 # absent: other releases register the class, this one does not
 Captures = Literal["captures", "lacks", "absent", "unknown"]
-# as a row states them
-# the method of ModelOpt's configs, which may not name one
+# the method of ModelOpt's configs, which need not state it
 MODELOPT = "modelopt"
 # modules outside of the layers that a quantiser may change
 EDGES = ("fc", "lm_head", "embed_tokens")
+# as a row states them
 CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
 OF_CONFIG = "of text_config"
 NEVER_SEEN = "was never examined with such a target"
