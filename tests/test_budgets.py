@@ -10,22 +10,22 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2422,
+    "api": 2428,
     "cli": 395,
-    "commands": 1672,
+    "commands": 1673,
     "conversion": 1836,
-    "drafter": 761,
+    "drafter": 762,
     "engines": 1383,
     "files": 2712,
-    "formats": 2171,
+    "formats": 2188,
     "in_engine": 431,
-    "judge": 2627,
+    "judge": 2630,
     "modules": 1492,
     "publish": 705,
     "reference": 877,
     "report": 1649,
     "run": 4340,
-    "target": 322,
+    "target": 331,
 }
 # a producer's declaration, beside the budget of its package
 PRODUCERS, LARGEST_PRODUCER = "formats/producers/", 65

@@ -4,6 +4,7 @@ import pytest
 
 from eaglectl.formats.commands import Complete, command
 from eaglectl.formats.format import Answers
+from eaglectl.target.choice import as_target
 
 LAYERS, CONVENTION = "--aux-layers 2,4,5", "--aux-convention output"
 HARMLESS, ROPE = "--source-semantics 'harmless=a b'", "--source-semantics rope=stored"
@@ -12,7 +13,7 @@ ANSWERED = Answers((2, 4, 5), "output", {"harmless": "a b", "rope": "stored"})
 
 def test_a_command_is_quoted() -> None:
     answers = Answers((2, 4, 5), "output", {"harmless": "a b"})
-    assert command("convert", "it's", "--for", "sglang", target="a b", answers=answers) == (
+    assert command("convert", "it's", "--for", "sglang", target=as_target("a b"), answers=answers) == (
         "eaglectl convert $'it\\047s' --for sglang --target 'a b' --aux-layers 2,4,5 --aux-convention output"
         " --source-semantics 'harmless=a b'"
     )
@@ -35,7 +36,7 @@ def test_an_option_replaces_the_answer_that_it_contradicts(options: str, left: t
 def test_a_text_gets_the_source_the_target_and_the_answers() -> None:
     text = "run `eaglectl convert SOURCE --for vllm`, or `eaglectl smoke SOURCE --target TARGET`; see SOURCE"
     answers = Answers(aux_convention="output")
-    assert Complete("/a b/c", "/the target", answers)(text) == (
+    assert Complete("/a b/c", as_target("/the target"), answers)(text) == (
         "run `eaglectl convert '/a b/c' --for vllm --target '/the target' --aux-convention output`, or"
         " `eaglectl smoke '/a b/c' --target '/the target' --aux-convention output`; see SOURCE"
     )

@@ -1,14 +1,23 @@
 """Sizes of tensor and pipeline parallelism and a target's own code: in the start command, and judged."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import eaglectl
+from eaglectl.api import options as records
 from eaglectl.cli import run
+from eaglectl.formats.commands import DEPLOYMENT, command
+from eaglectl.options import options_of
+from eaglectl.target.choice import TargetChoice
+from tests.builders import call as called
 from tests.conftest import FIXTURES
+from tests.tiny import TARGET as TINY_TARGET
+from tests.tiny import TINY
 
 EXPORT = str(FIXTURES / "producers/specforge/gqa-ids")
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -43,6 +52,87 @@ def test_each_command_takes_them(
     source = NATIVE if verb == "inspect" else EXPORT
     assert run([verb, source, "--target", TARGET, "--tensor-parallel-size", "2", *more]) == 0
     assert f"vllm serve {TARGET} --tensor-parallel-size 2 --speculative" in capsys.readouterr().out
+
+
+SIZES = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "1"]
+TRUST = ["--trust-remote-code"]
+PRINTED = re.compile(
+    r"(?:`|next: +|^  [a-z.]* +|^  |: )((?:eaglectl|vllm|python -m sglang\.\S+) [^`\n]+)", re.MULTILINE
+)
+
+
+def is_in(words: list[str], line: list[str]) -> bool:
+    return any(line[start : start + len(words)] == words for start in range(len(line)))
+
+
+def printed(*arguments: str) -> list[list[str]]:
+    """The words of each command of eaglectl, vLLM and SGLang that a call prints."""
+    outcome = called(*arguments)
+    return [shlex.split(line) for line in PRINTED.findall(outcome.out + outcome.err)]
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "verbs"),
+    [
+        (["inspect", "-v"], SIZES, {"convert", "sglang"}),
+        (["validate"], SIZES, {"convert"}),
+        (["ready"], SIZES + TRUST, {"convert", "vllm"}),
+        (["convert", "-o", "out", "--force"], SIZES + TRUST, {"vllm"}),
+        # a question for the target's weights: the same call again
+        (["convert", "--to", "3.1", "-o", "out"], SIZES + TRUST, {"convert"}),
+    ],
+    ids=" ".join,
+)
+def test_the_next_commands_have_what_was_given(
+    call: list[str],
+    given: list[str],
+    verbs: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *more = call
+    lines = printed(verb, EXPORT, "--target", TARGET, *given, *more)
+    names = {"vllm": "vllm", "python": "sglang"}
+    assert {names.get(line[0], line[1]) for line in lines} == verbs
+    for line in lines:
+        assert is_in(SIZES, line), line
+        assert [word for word in line if word in TRUST] == [word for word in given if word in TRUST], line
+    plain = printed(verb, EXPORT, "--target", TARGET, *more)
+    assert plain
+    assert not any(DEPLOYMENT.keys() & set(line) for line in plain)
+
+
+def test_a_run_hands_its_trust_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    given = ["--target", str(TINY_TARGET), "--device", "cpu", "--max-tokens", "2", "--run-in", "reference"]
+    (line,) = printed("smoke", str(TINY / "eagle3"), *given, "--min-acceptance-length", "9", *TRUST)
+    assert line[1] == "diagnose"
+    assert is_in(TRUST, line)
+
+
+def test_each_command_is_given_only_what_it_takes() -> None:
+    target = TargetChoice("t", "t", tensor_parallel=2, pipeline_parallel=3, trusts_code=True)
+    taken = {
+        verb: {flag for field in options_of(record).values() for flag in field.flags}
+        for verb, record in {
+            "inspect": records.InspectOptions,
+            "validate": records.ValidateOptions,
+            "ready": records.ReadyOptions,
+            "smoke": records.SmokeOptions,
+            "diagnose": records.DiagnoseOptions,
+            "calibrate": records.CalibrateOptions,
+            "convert": records.ConvertOptions,
+            "diff": records.DiffOptions,
+        }.items()
+    }
+    for verb, flags in taken.items():
+        line = shlex.split(command(verb, "a", "--run-in", "vllm", target=target))
+        assert {word for word in line if word in DEPLOYMENT} == DEPLOYMENT.keys() & flags, verb
+    # the reference runs on one device, and a server is started already
+    for runner in ("reference", "http://127.0.0.1:8000"):
+        assert not is_in(SIZES[:2], shlex.split(command("smoke", "a", "--run-in", runner, target=target)))
 
 
 @pytest.mark.parametrize("size", [3, 8])

@@ -469,8 +469,8 @@ def test_a_drafter_that_is_3_1_already_only_moves_and_is_not_calibrated(tmp_path
         ((), "eaglectl convert my-drafter --to 3.1 --target PATH"),
         (
             ("--for", "sglang", "--engine", "sglang", "--no-gate", "-o", "my out", "--aux-layers", "2,4,5"),
-            "eaglectl convert my-drafter --to 3.1 --for sglang -o 'my out' --target PATH --engine sglang"
-            " --no-gate --aux-layers 2,4,5",
+            "eaglectl convert my-drafter --to 3.1 --for sglang -o 'my out' --engine sglang"
+            " --no-gate --target PATH --aux-layers 2,4,5",
         ),
         (("--target", "cfg"), "eaglectl convert my-drafter --to 3.1 --target PATH"),
     ],

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import shell
-from eaglectl.api.options import ConvertOptions, MeasureOptions
+from eaglectl.api.options import ConvertOptions, Deployment, MeasureOptions
 from eaglectl.api.outputs import (
     all_releases,
     judge_output,
@@ -99,9 +99,9 @@ class Prepared(Struct, frozen=True):
     measured: "tuple[MeasuredAnswer, ...]"
     start: float
 
-    def finished(self, conversion: Conversion, *, is_trusting: bool = False) -> Conversion:
+    def finished(self, conversion: Conversion) -> Conversion:
         """Return the conversion with whole commands, the measured answers and the time taken."""
-        measure, layout = self.options.measure, self.options.layout and by_name(self.options.layout).layout
+        layout = self.options.layout and by_name(self.options.layout).layout
         named = [row for row in conversion.serving if row.is_named]
         # an engine's layout is written for that engine
         engines = layout.engines if layout and not named else ()
@@ -110,7 +110,7 @@ class Prepared(Struct, frozen=True):
             conversion,
             plan=conversion.plan.completed(self.complete),
             measured=self.measured,
-            trust_remote_code=is_trusting or bool(measure and measure.trust_remote_code),
+            trust_remote_code=self.target.trusts_code,
             seconds=time.perf_counter() - self.start,
             is_missed=not self.options.force_unserved
             and any(row.verdict.outcome.is_known_wrong for row in named),
@@ -146,11 +146,12 @@ def prepared(
             may_fetch=options.target.place is None
             and read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
         )
-        choice = options.deployment.of(choice)
+        trusts_code = options.measure is not None and options.measure.trust_remote_code
+        choice = Deployment(trusts_code=trusts_code).of(options.deployment.of(choice))
         target, options = choice.known(options.target_name), replace(options, target=choice)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
-        complete = Complete(source, choice.text, options.answers)
+        complete = Complete(source, choice, options.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):
             yield Prepared(files, target, options, complete, questions.measured, start)
 
@@ -364,8 +365,8 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
     if not faults or options.force_unserved:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    (rule, text), complete = faults[0], Complete(source, options.target.place, options.answers)
-    advice = f"`{command('validate', source, target=options.target.place)}` shows how to repair it"
+    (rule, text), complete = faults[0], Complete(source, options.target.as_opened, options.answers)
+    advice = f"`{command('validate', source, target=options.target.as_opened)}` shows how to repair it"
     for repair in (finding.repair for finding in judgement.findings if finding.rule.id == rule):
         if repair.conversions:
             advice = replace(repair, end="").completed(complete).text
@@ -462,7 +463,7 @@ def _beside_source(
     target, answers = judgement.subject.target, options.answers
     source = judge_drafter(Subject(files.original, target, same, answers, headers_only=True, read=read))
     before = {(verdict.engine, verdict.release): verdict.outcome for verdict in source.releases}
-    complete = Complete(out, options.target.place)
+    complete = Complete(out, options.target.as_opened)
     return tuple(
         replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
         for row in rows

@@ -83,7 +83,9 @@ def diagnose(
     target = as_target(runnable_target(source, as_target(target), options.answers, "diagnose").place)
     on_progress = StagedWork(on_progress, "diagnose", STAGES)
     questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
-    looks = Looks(source, target, replace(options, answers=questions.answers), on_progress)
+    looks = Looks(
+        source, options.deployment.of(target), replace(options, answers=questions.answers), on_progress
+    )
     steps = {"reference": looks.reference, "engine": looks.engine, "measured": looks.prompts}
     diagnosis = find_cause(
         CAUSES, looks.start(), lambda phase, evidence: steps[phase](evidence), source, str(target.text)
@@ -229,7 +231,7 @@ class Looks(Struct, frozen=True):
                 evidence = evidence.without("layers", error)
         layers = evidence.layers.found if evidence.layers else None
         repairs = {
-            name: repair_command(self.source, self.target.text, self.options.answers, variant)
+            name: repair_command(self.source, self.target, self.options.answers, variant)
             for name, variant in (("repair", best), ("layers", layers))
             if variant is not None
         }
@@ -314,7 +316,7 @@ class Looks(Struct, frozen=True):
         return self.options.passed_to(SmokeOptions, run_in=engine, temperature=0.0, trust_remote_code=trust)
 
     def _command(self, verb: str, *words: str) -> str:
-        return command(verb, self.source, *words, target=self.target.text, answers=self.options.answers)
+        return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:
         # the commands that a cause's advice names, each with the options of this call

@@ -35,10 +35,10 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import (
     Following,
-    GivenTarget,
     Judgement,
     Subject,
     conversion_refusal,
+    given_target,
     judge_drafter,
 )
 from eaglectl.judge.rule import rules
@@ -106,9 +106,9 @@ def inspect_files(
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
-    target = GivenTarget(options.deployment.of(choice).known(), choice.source, choice.config, choice)
+    target = given_target(options.deployment.of(choice))
     drafter = read_drafter(checkpoint, answers, target.known)
-    complete = Complete(source, choice.text, answers)
+    complete = Complete(source, target.choice, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
     beside = tuple(_shown_releases() if beside is None else beside)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
@@ -137,12 +137,12 @@ def inspect_files(
         requested,
         _launch_commands(source, checkpoint, judgement, shown_verdicts),
         _following(source, judgement, requested or shown_verdicts, requests, complete),
-        command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
+        command("validate", source, *_answerable(requests, verdicts), target=target.choice, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
-        cover_given(checkpoint, drafter, options, source, choice),
+        cover_given(checkpoint, drafter, options, source, target.choice),
     )
 
 
@@ -302,9 +302,9 @@ def cover_given(
             write_new("--write-token-counts", path, counts_text(texts))
         else:
             words = ["--prompts", as_path(str(prompts)), *OUT]
-            counting = command("inspect", source, *words, target=options.target.text, answers=options.answers)
+            counting = command("inspect", source, *words, target=target, answers=options.answers)
     coverage = replace(coverage, wider=pruned_from(checkpoint.record))
-    return with_commands(coverage, source, options.target, options.answers, counting, counts or out or COUNTS)
+    return with_commands(coverage, source, target, options.answers, counting, counts or out or COUNTS)
 
 
 def with_commands(
@@ -325,12 +325,12 @@ def with_commands(
     words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
     if is_of_target := _fits_target(source, target, answers):
         words = ["--materialize-lm-head", *words]
-        commands.append(command("convert", source, *words, target=target.text, answers=answers))
+        commands.append(command("convert", source, *words, target=target, answers=answers))
     elif coverage.wider:  # on the Hub, or beside the source
         name, beside = coverage.wider[0], Path(source).resolve().parent / coverage.wider[0]
         if is_repo_name(name) or is_folder(beside):
             place = name if is_repo_name(name) else str(beside)
-            commands.append(command("convert", place, *words, target=target.text))
+            commands.append(command("convert", place, *words, target=target))
     return replace(coverage, commands=tuple(commands), is_of_target=is_of_target)
 
 

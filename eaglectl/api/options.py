@@ -119,16 +119,17 @@ class Deployment(Options, frozen=True):
         Option("Number of GPUs that the engine splits each layer over.", group=DEPLOYMENT, least=1),
     ] = None
     pipeline_parallel_size: Annotated[int | None, PIPELINE_PARALLEL] = None
+    trusts_code: bool = False
 
     def of(self, target: TargetChoice) -> TargetChoice:
-        """Return the target with these sizes."""
-        if self.tensor_parallel_size is None and self.pipeline_parallel_size is None:
-            return target
-        return replace(
-            target,
-            tensor_parallel=self.tensor_parallel_size,
-            pipeline_parallel=self.pipeline_parallel_size,
-        )
+        """Return the target with these sizes, and whether its own code may run."""
+        facts: dict[str, Any] = {
+            "tensor_parallel": self.tensor_parallel_size,
+            "pipeline_parallel": self.pipeline_parallel_size,
+            "trusts_code": self.trusts_code,
+        }
+        facts = {name: value for name, value in facts.items() if value}
+        return replace(target, **facts) if facts else target
 
 
 class InspectOptions(Options, frozen=True):
@@ -410,6 +411,12 @@ class RunOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
     answers: Answers = field(default_factory=Answers)
 
+    @property
+    def deployment(self) -> Deployment:
+        """How the engine is to be started; one GPU is the default and states nothing."""
+        size, stages = (getattr(self, f"{name}_parallel_size", None) for name in ("tensor", "pipeline"))
+        return Deployment(None if size == 1 else size, stages, self.trust_remote_code)
+
     def passed_to(self, record: type[PassedTo], **changed: Any) -> PassedTo:
         """Return options of another command, with the values of the same names here except `changed` ones."""
         shared = {*self.__struct_fields__} & {*record.__struct_fields__} - changed.keys()
@@ -664,12 +671,6 @@ class ReadyOptions(DraftOptions, frozen=True):
     pipeline_parallel_size: Annotated[int | None, PIPELINE_PARALLEL] = None
     engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     measure: Annotated[bool, MEASURE] = True
-
-    @property
-    def deployment(self) -> Deployment:
-        """How the engine is to be started; one GPU is the default and states nothing."""
-        size = self.tensor_parallel_size if self.tensor_parallel_size > 1 else None
-        return Deployment(size, self.pipeline_parallel_size)
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -293,7 +293,7 @@ class Advice(Struct, frozen=True):
         chosen, lost = self._layout(engine)
         options = ("--for", chosen)
         line = command(
-            "convert", self.source, *options, target=subject.target.choice.text, answers=subject.answers
+            "convert", self.source, *options, target=subject.target.choice, answers=subject.answers
         )
         conversion = Command("convert", options, line)
         match self.plan(ConversionRequest(chosen)):
@@ -382,9 +382,7 @@ class Advice(Struct, frozen=True):
                 yield self._command(options, answers), "; ".join([*gives, *filter(None, meanings)])
 
     def _command(self, options: Sequence[str], answers: Answers) -> str:
-        return command(
-            "convert", self.source, *options, target=self.subject.target.choice.text, answers=answers
-        )
+        return command("convert", self.source, *options, target=self.subject.target.choice, answers=answers)
 
     def possible(self, fix: Fix) -> Fix:
         """Return the fix with each refused conversion replaced by the reason.

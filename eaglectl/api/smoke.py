@@ -131,7 +131,7 @@ def smoke(
     names = [f"{ENGINES[verdict.engine].title} {verdict.release}" for verdict in wrong]
     reasons = {"; ".join(verdict.reasons) for verdict in wrong}
     why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
-    repair = command("validate", source, target=target.text, answers=options.answers)
+    repair = command("validate", source, target=target, answers=options.answers)
     note = (
         f"this is the acceptance of the drafter as trained; {listed(names)}"
         f" {'does' if len(names) == 1 else 'do'} not read the file as trained{why}"
@@ -180,7 +180,7 @@ def smoke_drafts(
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     choice = runnable_target(source, target, options.answers, "smoke")
     source_name, source, engine = source, on_disk(source), _choose_engine(options.run_in)
-    local, prompts = choice.on_disk("smoke"), chosen.prompts
+    local, prompts, target = choice.on_disk("smoke"), chosen.prompts, options.deployment.of(target)
     runs = Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
     report = runs.report(source)
     if counts is not None:
@@ -324,7 +324,7 @@ def _with_prompts(
 ) -> str:
     if options.prompts is not None:
         words = (*words, "--prompts", as_path(str(options.prompts)))
-    return command(name, source, *words, *more, target=target.text, answers=options.answers)
+    return command(name, source, *words, *more, target=target, answers=options.answers)
 
 
 def _with_coverage(
@@ -352,7 +352,7 @@ def _probed(
 ) -> SmokeReport:
     # the report with the requested probe; the readings are compared in the reference, which shows the draft
     # logits
-    repair = partial(repair_command, source_name, target.text, runs.options.answers)
+    repair = partial(repair_command, source_name, target, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":
             return replace(report, drift_conditions=probe_drift(job))
@@ -649,7 +649,7 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
     return digests
 
 
-def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
+def repair_command(source: str, target: TargetChoice, answers: Answers, variant: Variant) -> str:
     """Return the command that converts `source` as `variant` reads it, replacing a contrary answer."""
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
 

@@ -408,14 +408,13 @@ def upgrade(
     UnreadableError without torch or weights.
     """
     options = options or UpgradeOptions()
-    conversion = replace(conversion or ConvertOptions(), version="3.1")
+    conversion = conversion or ConvertOptions()
+    deployment = replace(conversion.deployment, trusts_code=options.trust_remote_code)
+    conversion = replace(conversion, version="3.1", deployment=deployment)
     _check_upgrade(options, conversion)
     needs_target = not options.is_start and (options.has_gate or options.statistics is None)
     with prepared(os.fspath(source), out, conversion, on_progress, needs_target=needs_target) as ready:
-        return ready.finished(
-            _upgraded(ready, options, None if out is None else Path(out), on_progress),
-            is_trusting=options.trust_remote_code,
-        )
+        return ready.finished(_upgraded(ready, options, None if out is None else Path(out), on_progress))
 
 
 def _check_upgrade(options: UpgradeOptions, conversion: ConvertOptions) -> None:
@@ -656,14 +655,12 @@ def _again(
         "--seed": options.seed or None,
         "--device": None if options.device == usual.device else options.device,
         **changed,
-        "--target": target or conversion.target.text,
     }
     flags = {
         "--no-norm-output": not options.is_norm_output,
         "--no-gate": not options.has_gate,
         "--top-up": options.tops_up,
         "--ignore-eos": options.ignore_eos,
-        "--trust-remote-code": options.trust_remote_code,
         "--dry-run": conversion.dry_run,
         "--force": conversion.force,
     }
@@ -671,13 +668,15 @@ def _again(
     arguments += [("--engine", request.text) for request in conversion.engines]
     words = [word for pair in arguments for word in pair]
     words += [name for name, is_given in flags.items() if is_given]
-    return command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)
+    place = replace(conversion.target, text=target or conversion.target.text)
+    source = ready.files.original_path
+    return command("convert", source, "--to", "3.1", *words, target=place, answers=conversion.answers)
 
 
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
     # raise UsageError if the gate cannot run: quantised drafter, no target weights, too few prompts
     against = ("--run-in", "vllm", "--against", as_path(ready.files.original_path))
-    line = command("smoke", str(place), *against, target=ready.options.target.text)
+    line = command("smoke", str(place), *against, target=ready.options.target)
     check(
         (
             drafter.quantisation is not None,
@@ -774,6 +773,6 @@ def _gate(
         raise RefusedError(
             f"the source has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3: almost no"
             " draft token is accepted; find the cause first: `eaglectl smoke SOURCE --target TARGET"
-            f" --probe sensitivity{' --trust-remote-code' * options.trust_remote_code}`"
+            " --probe sensitivity`"
         )
     return gate

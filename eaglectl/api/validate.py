@@ -26,12 +26,12 @@ from eaglectl.formats.commands import Complete, Fix
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import (
     Following,
-    GivenTarget,
     Judgement,
     Report,
     Subject,
     Suppressed,
     conversion_refusal,
+    given_target,
     judge_drafter,
     unopened_report,
 )
@@ -134,7 +134,7 @@ def judge_source(
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            GivenTarget(choice.known(), choice.source, choice.config, choice),
+            given_target(choice),
             options.requests(policy),
             options.answers,
             policy,
@@ -167,7 +167,7 @@ def judge(
     judgement = judge_drafter(subject, rules, policy)
     if isinstance(subject.read_error, UsageError):  # a wrong answer
         raise subject.read_error
-    complete = Complete(path, subject.target.choice.text, subject.answers)
+    complete = Complete(path, subject.target.choice, subject.answers)
     reported, changes, following = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
     if subject.read_error is not None and not _has_errors(report.findings):

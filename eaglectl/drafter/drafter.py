@@ -488,7 +488,8 @@ class Target(Struct, frozen=True):
     that can be later than the drafter's training; `is_quantised`: quantisation is among them. `files` are
     those of the target, until a drafter was read with it; `tokens` is one more than its tokenizer's largest
     id, if it was read. `has_own_code`: its config names Python files beside it (auto_map). An engine is to
-    run it on `tensor_parallel` GPUs in each of `pipeline_parallel` stages, if that was given.
+    run it on `tensor_parallel` GPUs in each of `pipeline_parallel` stages, if that was given, and with its
+    own code if `trusts_code`.
     """
 
     name: str | None = None
@@ -508,6 +509,7 @@ class Target(Struct, frozen=True):
     has_own_code: bool = False
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
+    trusts_code: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:

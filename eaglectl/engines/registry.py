@@ -273,7 +273,7 @@ def _deployment(target: Target) -> str:
         "--tensor-parallel-size": target.tensor_parallel,
         "--pipeline-parallel-size": target.pipeline_parallel,
     }
-    code = " --trust-remote-code" if needs_own_code(target) else ""
+    code = " --trust-remote-code" if target.trusts_code or needs_own_code(target) else ""
     return code + "".join(f" {name} {size}" for name, size in sizes.items() if size)
 
 

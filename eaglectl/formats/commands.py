@@ -1,10 +1,10 @@
 """Commands of eaglectl as they are printed: whole, quoted for the shell, with what the user gave."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,19 +25,40 @@ WITH_TARGET = " with --target and the target's folder"
 PLAIN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 # where a step of a fix ends and another one, or an alternative, begins
 BETWEEN = re.compile(r"(; |, or (?=[a-z]))")
+# how an engine is to run the target: the commands that take each option, and those that take it only for an
+# engine in this process (`smoke --run-in vllm`)
+DEPLOYMENT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "--tensor-parallel-size": (("inspect", "validate", "convert", "ready"), ("smoke", "calibrate")),
+    "--pipeline-parallel-size": (("inspect", "validate", "convert", "ready"), ()),
+    "--trust-remote-code": (("convert", "ready", "smoke", "diagnose", "calibrate"), ()),
+}
+IN_PROCESS = ("vllm", "sglang")
 # what mends a defect: a conversion, one for an engine, one with an answer that only the user has, what a
 # command shows, or another conversion of what the drafter was made of; "": words tell it
 Remedy = Literal["", "convert", "serve", "settle", "measure", "anew"]
 
 
+class TargetWords(Protocol):
+    """The target of a call: the value of --target, and the options on how an engine is to run it."""
+
+    @property
+    def text(self) -> str | None:
+        """The value of --target."""
+
+    @property
+    def deployment(self) -> Mapping[str, str]:
+        """The value of each given option; "" for a flag."""
+
+
 def command(
-    verb: str, source: str, *options: str, target: str | None = None, answers: Answers | None = None
+    verb: str, source: str, *options: str, target: TargetWords | None = None, answers: Answers | None = None
 ) -> str:
     """Return the command line that runs `verb` on a source, with its target and answers.
 
-    An answer that `options` contradict is left out.
+    An answer that `options` contradict is left out, and what the command does not take of the deployment.
     """
-    target_words = ["--target", shell.as_path(target)] if target is not None else []
+    target_words = [] if target is None or target.text is None else ["--target", shell.as_path(target.text)]
+    target_words += [] if target is None else _deployment(verb, options, target.deployment)
     answers = answers or Answers()
     answered = {Choice(name, value).key for name, value in pairwise(options)}
     if "--aux-layers" in answered:
@@ -55,6 +76,17 @@ def command(
             *(["--assume-defaults"] * answers.assume),
         ]
     )
+
+
+def _deployment(verb: str, options: Sequence[str], deployment: Mapping[str, str]) -> list[str]:
+    # of what was given, that which the command takes and does not have
+    runs_engine = any(name == "--run-in" and value in IN_PROCESS for name, value in pairwise(options))
+    words = list[str]()
+    for name, value in deployment.items():
+        always, in_process = DEPLOYMENT[name]
+        if name not in options and verb in always + in_process * runs_engine:
+            words += [name, value] if value else [name]
+    return words
 
 
 class Command(Struct, frozen=True):
@@ -94,7 +126,7 @@ class Complete(Struct, frozen=True):
     """Makes commands on SOURCE whole: with the source, the target and the answers of a call."""
 
     source: str
-    target: str | None = None
+    target: TargetWords | None = None
     answers: Answers | None = None
 
     def whole(self, offered: Command) -> Command:
@@ -112,7 +144,7 @@ class Complete(Struct, frozen=True):
             tuple(options),
             line + offered.output,
             offered.output,
-            needs_target and self.target is None,
+            needs_target and (self.target is None or self.target.text is None),
         )
 
     def __call__(self, text: str) -> str:

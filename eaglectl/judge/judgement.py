@@ -117,6 +117,11 @@ class GivenTarget(Struct, frozen=True, dict=True):
             raise CannotLook(f"the target's weights cannot be read: {error}") from None
 
 
+def given_target(choice: TargetChoice) -> GivenTarget:
+    """Return a command's target with what its files state. Raises UnreadableError."""
+    return GivenTarget(choice.known(), choice.source, choice.config, choice)
+
+
 class Subject(Struct, frozen=True, eq=False, dict=True):
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 

@@ -67,7 +67,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
     `text` is the value of --target, `place` what is opened: the same, or a folder of the Hub client's cache.
     For a target that the checkpoint names, `named` states its place and `how` adds how to choose another.
     `missing` is the reason if there is none. `tensor_parallel` and `pipeline_parallel` are the sizes that an
-    engine is to run it with, if given.
+    engine is to run it with, if given; `trusts_code`: and with the target's own code.
     """
 
     text: str | None = None
@@ -77,6 +77,19 @@ class TargetChoice(Struct, frozen=True, dict=True):
     named: str = ""
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
+    trusts_code: bool = False
+
+    @property
+    def deployment(self) -> Mapping[str, str]:
+        """The options on how an engine is to run it, as they were given; "" for a flag."""
+        sizes = {"tensor": self.tensor_parallel, "pipeline": self.pipeline_parallel}
+        options = {f"--{name}-parallel-size": str(size) for name, size in sizes.items() if size is not None}
+        return options | ({"--trust-remote-code": ""} if self.trusts_code else {})
+
+    @property
+    def as_opened(self) -> "TargetChoice":
+        """This target, for commands that name the place that is opened."""
+        return replace(self, text=self.place)
 
     @cached_property
     def source(self) -> Source | None:
@@ -112,9 +125,11 @@ class TargetChoice(Struct, frozen=True, dict=True):
 
     def known(self, name: str | None = None) -> Target:
         """Return what its config.json states, with how it was found. Raises UnreadableError."""
-        sizes = {name: getattr(self, name) for name in ("tensor_parallel", "pipeline_parallel")}
+        deployment = {
+            name: getattr(self, name) for name in ("tensor_parallel", "pipeline_parallel", "trusts_code")
+        }
         if self.source is None or self.config is None:
-            return Target(name, origin=self.how, **sizes)
+            return Target(name, origin=self.how, **deployment)
         target, label = read_target(self.config, name), self.source.label
         check(
             (
@@ -127,7 +142,7 @@ class TargetChoice(Struct, frozen=True, dict=True):
         changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in self.source.names() else []))
         # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
         repo = label if "/" in label else None
-        return replace(target, repo=repo, changes=changes, origin=self.how, files=self.source, **sizes)
+        return replace(target, repo=repo, changes=changes, origin=self.how, files=self.source, **deployment)
 
     @property
     def here(self) -> "TargetChoice":

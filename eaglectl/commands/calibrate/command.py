@@ -54,5 +54,6 @@ def calibrate_command(
     words = ["--to", "3.1", "--calibration", as_path(out)]
     answers = [entry["answer"] for entry in statistics.measured if entry["answer"]]
     words += [word for answer in answers for word in answer.split(" ")]
-    words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code
-    say(f"next: {command('convert', source, *words, target=choice.text, answers=options.answers)}")
+    words += ["--ignore-eos"] * options.ignore_eos
+    choice = options.deployment.of(choice)
+    say(f"next: {command('convert', source, *words, target=choice, answers=options.answers)}")

@@ -434,7 +434,7 @@ class _Work(Struct, frozen=True):
             )
         else:
             return ""
-        words, target = self._given_again(), self.target.text
+        words, target = self._given_again(), self.target
         look = command("diagnose", self.source, *words, target=target, answers=self.options.answers)
         return f"{weak}: look for the cause with {look}"
 
@@ -484,7 +484,7 @@ class _Work(Struct, frozen=True):
         if converting.layout not in (None, default_format().name):
             words += ["--for", str(converting.layout)]
         words += [word for request in converting.engines for word in ("--engine", request.text)]
-        target, answers = self.target.text, self.options.answers
+        target, answers = self.target, self.options.answers
         return command("convert", self.source, *words, target=target, answers=answers)
 
     def _measured(self, place: str, verdict: Verdict) -> ServedFiles:

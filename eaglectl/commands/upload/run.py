@@ -27,7 +27,7 @@ from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.source import is_repo_name
 from eaglectl.formats.commands import SOURCE, Complete, command, whole_commands
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
+from eaglectl.judge.judgement import Report, Subject, given_target, judge_drafter
 from eaglectl.judge.rule import Finding, Severity
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, report_step
@@ -112,7 +112,7 @@ def upload(
     """
     folder, options = os.fspath(folder), options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
-    with whole_commands(Complete(folder, options.target.text, options.answers)):
+    with whole_commands(Complete(folder, options.target, options.answers)):
         return _upload(folder, to, options, on_plan, on_progress)
 
 
@@ -296,7 +296,7 @@ def _card_facts(
     drafter = read_drafter(checkpoint, options.answers, target.known())
     subject = Subject(
         frozen,
-        GivenTarget(target.known(), target.source, target.config, target),
+        given_target(target),
         tuple(EngineRequest(name, engine.releases) for name, engine in ENGINES.items()),
         options.answers,
         headers_only=True,
