@@ -205,6 +205,16 @@ def test_ids_are_read_by_the_producer_only_where_it_writes_them(
     assert (aux.boundaries, found) == (boundaries, said)
 
 
+@pytest.mark.parametrize(("convention", "boundaries"), [("boundary", (3, 16, 30)), ("output", (4, 17, 31))])
+def test_an_answer_comes_before_what_two_lists_confirm(
+    convention: str, boundaries: tuple[int, ...], tmp_path: Path
+) -> None:
+    stated = {**FLAGS, IDS: [3, 16, 30], "eagle_config": {IDS: [2, 15, 29]}}
+    source = str(drafter_folder(tmp_path, config=stated))
+    drafter = eaglectl.inspect(source, aux_convention=convention).drafter
+    assert (drafter.aux.boundaries, drafter.aux.convention) == (boundaries, convention)
+
+
 def test_boundaries_at_both_levels_are_settled_by_a_target_whose_producer_writes_boundaries(
     tmp_path: Path,
 ) -> None:

@@ -170,37 +170,37 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
 def _ids_meaning(
     keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
 ) -> Meaning:
-    # the ids that count, their convention and how it is known; None for an open convention
+    # the ids that count, their convention and how it is known; None for an open convention. The lists are in
+    # the order of ids_places, the most trusted first
     key, ids = next(iter(lists.items()))
     readings = {place: _possible_boundaries(keys, format, place, ids) for place, ids in lists.items()}
     pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
     if pair := next(pairs, None):
-        is_believed = not format.is_layout and _is_certain(keys, format, key)
-        keys.notes.append(_disagreement(format, lists, pair, key if is_believed else ""))
-        if not is_believed:
+        is_trainers_own = not format.is_layout and _is_certain(keys, format, key)
+        keys.notes.append(_disagreement(format, lists, pair, key if is_trainers_own else ""))
+        if not is_trainers_own:
             return ids, None, "lists that disagree"
-    elif key in COMMON_PLACES and {TOP_IDS, NESTED_IDS} <= set(lists):
+    # without a place of the trainer's own; an answer of the user comes before both conclusions
+    elif key in COMMON_PLACES and {TOP_IDS, NESTED_IDS} <= set(lists) and answers.aux_convention is None:
         top, nested = lists[TOP_IDS], lists[NESTED_IDS]
-        is_boundary = (
-            answers.aux_convention is None and _declared_convention(format, NESTED_IDS) == "boundary"
-        )
-        if top == nested and is_boundary:  # one list, which can only have one convention
+        # one list, which can only have one convention
+        if top == nested and _declared_convention(format, NESTED_IDS) == "boundary":
             return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
         if nested == tuple(j - 1 for j in top):
             return top, "boundary", "top-level ids, confirmed by nested ids one lower (SGLang adds one)"
     return _choose_convention(keys, format, key, ids, target, answers)
 
 
-def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], believed: str) -> Note:
-    # a question on lists that disagree in every convention; a warning if the trainer reads one of them
+def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], trainers_own: str) -> Note:
+    # a question on lists that disagree in every convention; a warning if the trainer reads `trainers_own`
     first, second = pair
     text = (
         f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which agree"
         " in no convention"
     )
-    if believed:
+    if trainers_own:
         return Note(
-            "warning", "aux layers", f"{text}; {format.title}'s trainer reads {believed}", "aux-lists"
+            "warning", "aux layers", f"{text}; {format.title}'s trainer reads {trainers_own}", "aux-lists"
         )
     layers = (
         (place, to_boundaries(ids, _declared_convention(format, place) or "boundary"))
@@ -747,7 +747,9 @@ def _ask_contradictions(
 
 
 def target_rope(config: Mapping[str, Any]) -> Rope | None:
-    """Return the rope of a target's text model; None if its config states no base, or several."""
+    """Return the rope of a target's text model; None if its config states no base or several, or leaves a
+    question on it open.
+    """
     keys = Keys(config)
     if all(at(config, place) is None for place in ("rope_theta", "rope_parameters.rope_theta")):
         return None
