@@ -428,9 +428,10 @@ def _names_by_flag(option: Field) -> dict[str, str]:
 
 
 def _name_option(error: EaglectlError, names: Mapping[str, str], *, is_outermost: bool) -> None:
-    """Set an error's `option` to the Python name of its first option; outermost, also reword its message.
+    """Set an error's `option`, if it has none, to the Python name of the first of its options in `names`.
 
-    In inner calls messages keep the flags, as they are joined. Commands, in backticks, always keep theirs.
+    With `is_outermost`, also reword the flags in its message, but those of commands in backticks. An inner
+    call's message may become part of an outer one, which is then reworded as a whole.
     """
     flags = (option.partition(" ")[0] for option in error.options)
     error.option = error.option or next(

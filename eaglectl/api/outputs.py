@@ -518,6 +518,7 @@ def _separated(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
+    # facts that no option of the engine mends, of one remedy if it is given
     return [
         fact
         for fact in facts
@@ -526,23 +527,24 @@ def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact
 
 
 def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
-    # the changes to the checkpoint, then the upgrade for releases that no change helps
+    # the changes to the checkpoint, then the upgrade for releases that no change helps (remedy "upgrade")
     unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
-    first = _oldest_fit_release(engine, unfit)
-    early = engine.releases[: engine.releases.index(first)] if first else engine.releases
-    hopeless, rest = dict[str, str](), dict[str, Sequence[AppliedFact]]()
+    oldest_fit = _oldest_fit_release(engine, unfit)
+    before_fit = engine.releases[: engine.releases.index(oldest_fit)] if oldest_fit else engine.releases
+    need_upgrade, changeable = dict[str, str](), dict[str, Sequence[AppliedFact]]()
     has_upgrade = any(_defects(facts, "upgrade") for facts in defects.values())
     for release, facts in defects.items():
         if upgrades := _defects(facts, "upgrade"):
-            hopeless[release] = upgrades[-1].text
-        # a final fact hides the others of an early release; the release can be no better
-        elif has_upgrade and release in early and facts and facts[0].fact.is_final:
-            hopeless[release] = facts[0].text
+            need_upgrade[release] = upgrades[-1].text
+        # a final fact (the release stops there) is applied alone, and may hide the one that needs the upgrade
+        # in newer releases: before the oldest fit one, it is not repaired apart
+        elif has_upgrade and release in before_fit and facts and facts[0].fact.is_final:
+            need_upgrade[release] = facts[0].text
         else:
-            rest[release] = facts
-    yield from _change(engine, view, rest, advice)
-    if hopeless:
-        yield _later_release(engine, first, hopeless)
+            changeable[release] = facts
+    yield from _change(engine, view, changeable, advice)
+    if need_upgrade:
+        yield _later_release(engine, oldest_fit, need_upgrade)
 
 
 def _outlasts_conversion(fact: Fact) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -574,7 +574,9 @@ class Runs(Struct, frozen=True):
 
     @contextmanager
     def job(self, source: str) -> Iterator[EngineJob]:
-        """Yield the job of a drafter in the canonical layout, in a scratch folder."""
+        """Yield the job of a drafter: for the reference with a canonical copy in a scratch folder, else with
+        the files as stored.
+        """
         options = self.options
         job = partial(
             EngineJob,
@@ -594,15 +596,16 @@ class Runs(Struct, frozen=True):
         )
         if self.engine == "reference":
             with scratch_folder() as scratch:
-                drafter, tokens, marked = _canonical(source, scratch / "drafter", self.target, options)
-                yield job(scratch / "drafter", drafter, draft_tokens=tokens, marked_tokens=marked)
+                drafter, tokens, t2d_tokens = _canonical(source, scratch / "drafter", self.target, options)
+                yield job(scratch / "drafter", drafter, draft_tokens=tokens, marked_tokens=t2d_tokens)
             return
         stored, tokens = open_folder(source), None
         drafter = _stored_drafter(stored, self.target, options.answers)
         is_sglang = self.engine == "sglang"
+        # SGLang's own table of draft tokens is compared with these, also a whole vocabulary's; a server has
+        # none that could be read. vLLM runs contradictory tables, which are an error here
         if is_sglang or (self.engine in RUNNERS and drafter.has_reduced_vocabulary):
-            # vLLM runs contradictory tables; for SGLang they are an error, since its map is compared
-            with nullcontext() if is_sglang else suppress(EaglectlError):
+            with suppress(*(() if is_sglang else (EaglectlError,))):
                 tokens = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None).targets
         start = self._start_options(source) if is_sglang else {}
         yield job(stored.root, drafter, draft_tokens=tokens, start_options=start)
@@ -620,23 +623,23 @@ def _canonical(
 ) -> tuple[Drafter, tuple[int, ...] | None, tuple[int, ...]]:
     """Write the drafter to `folder` with canonical names; return it, and the tokens that it drafts.
 
-    For the probe also return the tokens of t2d, if both tables are whole.
+    For the probe also return the tokens that t2d marks, if both tables are whole.
     """
-    answers, marked = options.answers, tuple[int, ...]()
+    answers, t2d_tokens = options.answers, tuple[int, ...]()
     if options.probe == "sensitivity":
         with opened(open_folder(source), None, is_looked_at=True) as files:
             read = read_drafter(files.checkpoint, answers, target.known())
-            marked = marked_tokens(files.checkpoint, read)
-    fixes = (("t2d", "from-d2t"),) if marked else ()  # the probe tries both, and engines read d2t
+            t2d_tokens = marked_tokens(files.checkpoint, read)
+    fixes = (("t2d", "from-d2t"),) if t2d_tokens else ()  # the probe tries both, and engines read d2t
     rewrite = ConvertOptions(
         target=target, answers=answers, link=True, measure=None, force_unserved=True, fixes=fixes
     )
     plan = convert(source, folder, rewrite).plan
     if not plan.drafter.has_reduced_vocabulary:
-        return plan.drafter, None, marked
+        return plan.drafter, None, t2d_tokens
     assert plan.output is not None
     written = read_checkpoint(FolderSource(folder), headers_only=True)
-    return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets, marked
+    return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets, t2d_tokens
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:

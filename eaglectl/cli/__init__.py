@@ -91,7 +91,8 @@ def quiet_packages(arguments: list[str]) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
-    before, CALLER.is_command_line, CALLER.remains = CALLER.is_command_line, True, ""
+    was_command_line = CALLER.is_command_line
+    CALLER.is_command_line, CALLER.remains = True, ""
     try:
         code = _run(_current(arguments))
     except Terminated as end:
@@ -100,7 +101,7 @@ def run(arguments: list[str]) -> int:
     except BaseException as error:
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else _failed(error, arguments)
     finally:
-        CALLER.is_command_line = before
+        CALLER.is_command_line = was_command_line
     if code == INTERRUPTED:  # typer's code of Ctrl-C too
         _print_end("interrupted")
     return code

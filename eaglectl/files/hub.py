@@ -347,16 +347,16 @@ class HubSource:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """Files of which bytes came from the Hub or the cache and no digest covers them: parts, or no digest
-        is known.
+        """Files whose bytes were compared with no digest: read in part, without a listed digest, or from the
+        cache unchecked.
         """
-        parts = {
+        from_hub = {  # _fetch checks whole files that have a digest
             name
             for name, start, stop in self.kept
             if not self.listed.of(name) or (start, stop) != (0, self.sizes[name])
         }
-        files = {name for name in self.cached if not (path := self.path(name)) or not is_compared(path)}
-        return tuple(sorted(parts | files))
+        from_cache = {name for name in self.cached if not (path := self.path(name)) or not is_compared(path)}
+        return tuple(sorted(from_hub | from_cache))
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
         """Download the checkpoint's files, except those in `without`, into the Hub client's cache if needed.

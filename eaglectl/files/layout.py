@@ -222,7 +222,7 @@ def is_foreign(folder: Path, given: Collection[Path] = ()) -> bool:
 def given_folders(texts: Iterable[str | os.PathLike[str]]) -> frozenset[Path]:
     """Return the folders that texts name, resolved; a file of a checkpoint counts as its folder."""
     paths = [Path(os.path.realpath(text)) for text in texts]
-    # a name that no file can have is none, where Path.is_file raises
+    # lexists first: Path.is_file raises OSError for a name that is too long
     files = {path for path in paths if os.path.lexists(path) and path.is_file()}
     return frozenset(
         path.parent if path in files and path.name.endswith((CONFIG, *WEIGHT_SUFFIXES)) else path

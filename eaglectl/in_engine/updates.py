@@ -64,7 +64,10 @@ class Updates:
             self.last = self.clock()
 
     def _begin(self) -> bool:
-        """Whether a new update begins; of the one before, name the parameters that no tensor filled."""
+        """Begin an update if the last call was PAUSE seconds ago, and return whether it did.
+
+        Warn of parameters that the last update left unfilled; one that filled none was reported at once.
+        """
         if self.clock() - self.last < PAUSE:
             return False
         missing = sorted({name for name, _ in self.own} - self.filled) if self.filled else []

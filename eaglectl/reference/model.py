@@ -229,7 +229,7 @@ class DraftModel:
             if kept is not None and index == len(caches) - 1:
                 queries = Slots(_pick(inner, kept), _pick(positions, kept))
                 residual, mask = _pick(residual, kept), _pick(mask, kept)
-            project = self._mla if self.is_mla else self._attention
+            project = self._project_mla if self.is_mla else self._project_heads
             query, key, value = project(slots, queries, name + "self_attn.")
             keys, values, places = cache.extend(key, value, positions[:, None])
             seen = mask
@@ -264,8 +264,10 @@ class DraftModel:
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
-    def _attention(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
-        """Query, key and value, [batch, heads, time, dim]."""
+    def _project_heads(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
+        """Return rotated query [batch, heads, queries, head_dim], and key and value [batch, kv_heads, slots,
+        head_dim].
+        """
         dims = self.dims
 
         def heads(x: torch.Tensor, part: str, count: int) -> torch.Tensor:
@@ -277,8 +279,11 @@ class DraftModel:
             query, key = self._norm(query, f"{name}q_norm"), self._norm(key, f"{name}k_norm")
         return self.rotary.rotate(query, queries.positions), self.rotary.rotate(key, slots.positions), value
 
-    def _mla(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
-        """Query, key and value, [batch, heads, time, dim]."""
+    def _project_mla(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
+        """Return rotated query [batch, heads, queries, dim], and key and value [batch, heads, slots, dim].
+
+        `dim` of query and key is qk_nope_head_dim + qk_rope_head_dim, that of value v_head_dim.
+        """
         dims = self.dims
         nope, rope = dims.qk_nope_head_dim, dims.qk_rope_head_dim
         latent, part = queries.x, "q_proj"

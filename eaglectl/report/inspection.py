@@ -361,13 +361,19 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
 
 
 def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
-    names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
+    # in the columns of TENSOR_HEAD
+    canonical_names = {
+        stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored
+    }
     return [
         (
-            *(Words(name, is_code=True), tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes)),
-            Words(names.get(name, "-"), is_code=True),
+            Words(stored, is_code=True),
+            tensor.dtype,
+            str(list(tensor.shape)),
+            str(tensor.nbytes),
+            Words(canonical_names.get(stored, "-"), is_code=True),
         )
-        for name, tensor in inspection.checkpoint.tensors.items()
+        for stored, tensor in inspection.checkpoint.tensors.items()
     ]
 
 

@@ -11,14 +11,14 @@ from eaglectl.files.output_files import Outputs, parse_output, write_report
 if TYPE_CHECKING:
     from eaglectl.judge.judgement import Report
 
-# the formats that a function of the same name in formats.py writes
-WRITTEN = ("junit", "sarif", "github")
-FORMATS = ("text", "json", *WRITTEN, "markdown")
+# by the function of the same name in ci.py
+CI_FORMATS = ("junit", "sarif", "github")
+FORMATS = ("text", "json", *CI_FORMATS, "markdown")
 
 
 def render(name: str, reports: "Sequence[Report]") -> str:
-    """Return the reports in one format; modules of other formats are not loaded."""
-    if name in WRITTEN:
+    """Return the reports in one of FORMATS; modules of other formats are not loaded."""
+    if name in CI_FORMATS:
         from eaglectl.report import ci
 
         text: str = getattr(ci, name)(reports)

@@ -203,11 +203,15 @@ def trained_layers(aux: AuxLayers) -> str:
 
 
 def engine_ranges(releases: Sequence[str]) -> str:
-    """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
-    named = grouped((engine, release) for engine, _, release in (text.partition("==") for text in releases))
+    """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23".
+
+    An engine without a release is named alone.
+    """
+    pairs = (text.partition("==") for text in releases)
+    releases_by_engine = grouped((engine, release) for engine, _, release in pairs)
     return ", ".join(
-        f"{engine} {ranges(list(filter(None, group)), _known(engine, group))}".strip()
-        for engine, group in named.items()
+        f"{engine} {ranges(list(filter(None, numbers)), _known(engine, numbers))}".strip()
+        for engine, numbers in releases_by_engine.items()
     )
 
 

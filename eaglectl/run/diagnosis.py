@@ -5,7 +5,7 @@ docs/reference/causes.md is generated from the table CAUSES.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -73,6 +73,13 @@ ROTATED, MARKED = "rotated-target", "marked-rotation"
 SWITCHED = {"true": "false", "false": "true"}
 
 
+class Threshold(NamedTuple):
+    """The acceptance length to judge by, and its origin in words."""
+
+    length: float
+    origin: str
+
+
 class Evidence(Struct, frozen=True):
     """The looks at a drafter, phase by phase; a missing look is None.
 
@@ -112,21 +119,25 @@ class Evidence(Struct, frozen=True):
         return self.engine or self.reference
 
     @property
-    def threshold(self) -> tuple[float, str] | None:
+    def threshold(self) -> Threshold | None:
         """The acceptance length to judge by, and its origin in words; None if there is none.
 
         It is --expected, else the lowest published length of a run like this one.
         """
         if self.expected is not None:
-            return self.expected, "of --expected"
+            return Threshold(self.expected, "of --expected")
         alike = self.served.published.alike if self.served and self.served.published else ()
         working = [(length.length, length.figure.drafter) for length in alike if not length.is_dead]
-        return (min(working)[0], f"that {min(working)[1]} reaches in such a run") if working else None
+        if not working:
+            return None
+        length, drafter = min(working)
+        return Threshold(length, f"that {drafter} reaches in such a run")
 
     @property
     def is_low(self) -> bool:
         """Whether acceptance is below the threshold."""
-        return bool(self.threshold and self.served and self.served.measured.length.high < self.threshold[0])
+        threshold, served = self.threshold, self.served
+        return bool(threshold and served and served.measured.length.high < threshold.length)
 
     @property
     def floor(self) -> PublishedLength | None:
@@ -633,8 +644,8 @@ def _weak(evidence: Evidence, served: SmokeReport) -> Outcome:
     if _is_dead(served.measured) or evidence.expected is not None or not evidence.is_low:
         return None
     return Shown(
-        f"{_figures(served)}: alive, not better in any reading, and below the {threshold[0]:g}"
-        f" {threshold[1]}: it needs more training, or prompts like those it was trained on"
+        f"{_figures(served)}: alive, not better in any reading, and below the {threshold.length:g}"
+        f" {threshold.origin}: it needs more training, or prompts like those it was trained on"
         f"{'' if evidence.base else NOT_THE_BASE}"
     )
 
@@ -652,11 +663,11 @@ def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
         names = listed([f"{verdict.engine} {verdict.release}" for verdict in evidence.as_stored])
         words += f", run as trained; as stored, in {names}: {evidence.as_stored[0].reasons[0]}"
         title = "its weights draft well, but engines read the file differently"
-        return Shown(words, evidence.known("mend"), title)
-    if evidence.expected is not None:
+        return Shown(words, evidence.known("convert"), title)
+    if evidence.expected is not None:  # a threshold too, with a sentence for the user's own figure
         return Shown(f"{words}: on these prompts not below that of training ({evidence.expected:g})")
     if (threshold := evidence.threshold) is not None:
-        return Shown(f"{words}: not below the {threshold[0]:g} {threshold[1]}")
+        return Shown(f"{words}: not below the {threshold.length:g} {threshold.origin}")
     lines = served.published.lines if served.published else ()
     return Shown(
         f"{words}; no cause was found; there is no threshold for this run:"

@@ -70,21 +70,24 @@ def other_logits(title: str, logits: LogitsCheck) -> Iterator[str]:
 
 
 def _differences(job: EngineJob, tensors: Mapping[str, "torch.Tensor"]) -> Iterator[float | None]:
-    """Yield the largest difference of each recorded step, over the reference's largest logit."""
-    for step, logits in enumerate(_reference_steps(job, tensors)):
-        engine = tensors[f"logits.{step}"].double()
-        tokens: Sequence[int] = range(logits.shape[-1])
-        # SGLang's logits are over the draft vocabulary
-        if job.draft_tokens is not None and engine.shape[-1] != logits.shape[-1]:
-            tokens = job.draft_tokens
+    """Yield the largest difference of each recorded step, divided by the reference's largest logit; None if
+    it is not finite.
+    """
+    for step, reference_logits in enumerate(_reference_steps(job, tensors)):
+        engine_logits, size = tensors[f"logits.{step}"].double(), reference_logits.shape[-1]
+        columns: Sequence[int] = range(size)
+        # vLLM's logits are over the target's vocabulary, SGLang's over the draft vocabulary
+        if job.draft_tokens is not None and engine_logits.shape[-1] != size:
+            columns = job.draft_tokens
         check(
             (
-                len(tokens) != logits.shape[-1] or max(tokens) >= engine.shape[-1],
-                f"the engine has {engine.shape[-1]} logits, and the drafter {logits.shape[-1]}",
+                len(columns) != size or max(columns) >= engine_logits.shape[-1],
+                f"the engine has {engine_logits.shape[-1]} logits, and the drafter {size}",
             ),
             error=RefusedError,
         )
-        difference = float((engine[:, list(tokens)] - logits).abs().max() / logits.abs().max())
+        errors = (engine_logits[:, list(columns)] - reference_logits).abs()
+        difference = float(errors.max() / reference_logits.abs().max())
         yield difference if isfinite(difference) else None
 
 

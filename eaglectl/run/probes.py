@@ -207,8 +207,12 @@ def _verified(
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
     """Return the variant with the outcome of its gain over prompts.
 
-    `gain_at_starts` is the ratio of mean draft lengths over all starts; there are many more starts than
-    rounds. A large gain that is not certain is TOO_FEW_PROMPTS, if a few times the prompts would show it.
+    `gains` has each prompt's tokens beyond those of the stated reading, over drafts from all starts
+    (`Drafts.gains`), `tries` is the number of readings. The variant's p value is over those starts, its ratio
+    over the rounds, of which there are far fewer; `gain_at_starts` is the ratio of mean lengths over starts.
+
+    A large gain that one of the two does not show is TOO_FEW_PROMPTS: always if it is certain at the starts
+    or without a spread, else if at most MOST_TIMES the prompts would show it; `prompts_needed` may be None.
     """
     is_certain = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
     is_large = variant.ratio.value >= LEAST_GAIN
@@ -303,19 +307,21 @@ class FirstPass:
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Run drafts of one token from every position of prompts and answers."""
         rows = tuple(
-            right[positions < self.limit].astype(np.int64)
-            for positions, right in self.first_tokens(model, boundaries)
+            is_match[positions < self.limit].astype(np.int64)
+            for positions, is_match in self.first_matches(model, boundaries)
         )
         return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
 
-    def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
-        """Return each text's positions but the last, and whether the first draft token there is right."""
+    def first_matches(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
+        """Return each text's positions but the last, and whether the first token drafted there is the
+        target's choice.
+        """
         drafter = self._forced(model, boundaries=boundaries, k=1)
         rows = _by_text(
-            (indices, (drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]))
+            (indices, (batch.positions[:, :-1], drafter.first_matches(batch), batch.valid[:, :-1]))
             for indices, batch in self.batches
         )
-        return [(positions[is_text], right[is_text]) for right, positions, is_text in rows]
+        return [(positions[is_text], is_match[is_text]) for positions, is_match, is_text in rows]
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
         """Count right first draft tokens, at all positions of the texts or at one of `every`."""
@@ -396,7 +402,7 @@ class FirstPass:
         alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*self.texts, strict=False))
         shared = sum(1 for _ in alike)
         prompts, answers = [], []
-        for text, (positions, right) in zip(self.texts, self.first_tokens(model, boundaries), strict=True):
+        for text, (positions, right) in zip(self.texts, self.first_matches(model, boundaries), strict=True):
             is_answer = positions >= len(text) - 1
             is_prompt = ~is_answer & (positions >= shared)
             prompts.append((positions[is_prompt], right[is_prompt]))
@@ -445,6 +451,7 @@ def in_rounds(matches: Sequence[ArrayLike], k: int, stated: Sequence[PromptResul
 
 
 def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tuple[Any, ...]]:
+    # the rows of all batches' tensors, in the order of the texts
     rows: dict[int, tuple[Any, ...]] = {}
     for indices, tensors in batches:
         arrays = [tensor.cpu().numpy() for tensor in tensors]

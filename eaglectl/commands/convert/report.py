@@ -94,7 +94,7 @@ def _sections(conversion: Conversion, *, is_quiet: bool) -> list[Section]:
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
         Section("Notes", [Remarks(others)], is_more=not is_plan),
-        *([] if is_quiet else _serving(conversion)),
+        *([] if is_quiet else [_serving(conversion)]),
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
 
@@ -149,22 +149,27 @@ def _chosen(conversion: Conversion) -> list[OutputServing]:
     return [row for row in conversion.serving if row.verdict.engine in names]
 
 
-def _serving(conversion: Conversion) -> Iterator[Section]:
-    # the commands of engines that serve the output, and why the others do not
+def _serving(conversion: Conversion) -> Section:
+    # the commands of engines that serve the output, and why the others do not; with --engine of those alone
     chosen = _chosen(conversion)
     is_named = any(row.is_named for row in chosen)
     rest = [] if is_named else [row for row in conversion.serving if row not in chosen]
-    every, notes = (*chosen, *rest), conversion.plan.notes
+    rows = (*chosen, *rest)
+    notes = conversion.plan.notes
     commands = list(
-        dict.fromkeys((row.verdict.engine, row.command) for row in every if row.command and row.is_served)
+        dict.fromkeys((row.verdict.engine, row.command) for row in rows if row.command and row.is_served)
     )
-    reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
-    why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
+    reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in rows if not row.is_served)
+    reason_lines = [Words(f"{', '.join(engines)}: {why}", "quiet") for why, engines in reasons.items()]
     others = also_line(
         (row.verdict.outcome.words(row.verdict.start_options), engine_names([row.verdict])) for row in rest
     )
-    blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True), Lines(others)]
-    yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
+    blocks: list[Block] = [
+        Commands(commands),
+        Lines(reason_lines, is_list=True, is_unbroken=True),
+        Lines(others),
+    ]
+    return Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
 
 
 def _gate(gate: "Gate") -> Section:
@@ -215,13 +220,13 @@ def _ending(gate: "Gate") -> Words:
 
 
 def _trainers(plan: ConversionPlan) -> Section:
-    # the settings of each trainer that can train the start of an EAGLE-3.1 drafter
+    # how each trainer that can train EAGLE-3.1 continues from the output, which is only an initial checkpoint
     norms = plan.drafter.norms
     switches = {name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output")}
     rows = [
-        (f"{format.title} (--for {format.name})", format.layout.training.format(**switches))
-        for format in FORMATS
-        if format.layout and format.layout.training
+        (f"{trainer.title} (--for {trainer.name})", trainer.layout.training.format(**switches))
+        for trainer in FORMATS
+        if trainer.layout and trainer.layout.training
     ]
     control = (
         f"control: train {plan.source} further as EAGLE-3 for as many steps; the difference is the gain of"

@@ -557,7 +557,8 @@ def _regression(state: EngineReadiness) -> str:
     change = engine_gain(state)
     if change is None or change.ratio.high >= 1:
         return ""
-    ratio, (before, after) = change.ratio, (run.measured.length.value for run in runs_of(state))
+    ratio = change.ratio
+    before, after = (run.measured.length.value for run in runs_of(state))  # both ran: there is a gain
     return (
         f"the conversion drafts worse in {release_name(state)}: {before:.2f} as stored, {after:.2f} converted"
         f" (gain {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"

@@ -59,8 +59,9 @@ _EXPRESSES = ALWAYS | {
 
 
 def _mark(summary: CheckpointSummary) -> str | None:
+    """Return the evidence, in words, that ModelOpt wrote the file; None without any."""
     if summary.architecture not in _CLASSES:
-        return None  # written by another from a file of ModelOpt's, whose keys were kept
+        return None  # another tool made it of ModelOpt's file, and kept the keys
     marks = [
         key
         for key in (_OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS)

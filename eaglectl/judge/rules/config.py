@@ -219,10 +219,11 @@ def readable_json(subject: Subject) -> Iterator[Match]:
     if subject.ended_on(JSON):
         yield _read_error(subject)
     else:
-        _ = subject.config
+        _ = subject.config  # raises CannotLook if reading ended before config.json was parsed
     for name in ("generation_config.json", "tokenizer_config.json"):
         size = _size(subject, name)
-        if size is not None and not subject.source.read(name, 0, min(40, size)).startswith(LFS_POINTER):
+        # EGL007 reports pointers
+        if size is not None and subject.source.read(name, 0, min(len(LFS_POINTER), size)) != LFS_POINTER:
             try:
                 parse_json(name, subject.source.read(name))
             except UnreadableError as error:
