@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan, ConversionRequest, parse_reading
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.tensors import quantised_modules
 from eaglectl.engines.behaviour import AppliedFact, Fact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
-from eaglectl.engines.view import View
+from eaglectl.engines.view import EDGES, View
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
@@ -291,12 +292,13 @@ class Advice(Struct, frozen=True):
         """
         subject = self.subject
         chosen, lost = self._layout(engine)
-        options = ("--for", chosen)
+        edges = self._engines_of_edges(engine.name, releases)
+        options = ("--for", chosen, *(f"--engine={request.text}" for request in edges))
         line = command(
             "convert", self.source, *options, target=subject.target.choice, answers=subject.answers
         )
         conversion = Command("convert", options, line)
-        match self.plan(ConversionRequest(chosen)):
+        match self.plan(ConversionRequest(chosen, engines=edges)):
             case RefusedError() as refusal:
                 yield Step((f"no layout makes {engine.title} serve it: {refusal}",))
             case UsageError() as question if not self.is_measured:
@@ -308,6 +310,14 @@ class Advice(Struct, frozen=True):
                 loss = f" ({' and '.join(others)} then does not serve it as trained)" if others else ""
                 step = Step((conversion, loss) if loss else (conversion,), lost=" and ".join(others))
                 yield from _serving_steps(plan, engine, releases, step)
+
+    def _engines_of_edges(self, engine: str, releases: Iterable[str]) -> tuple[EngineRequest, ...]:
+        """Return the oldest of the releases, for which modules outside of the layers may be dequantised."""
+        if not quantised_modules(self.subject.drafter.tensors).intersection(EDGES):
+            return ()
+        oldest = min(releases, key=ENGINES[engine].releases.index)
+        request = EngineRequest(engine, (oldest,), text=f"{engine}=={oldest}")
+        return () if request.releases == usual_release(engine).releases else (request,)
 
     def _layout(self, engine: Engine) -> tuple[str, Sequence[str]]:
         """Return the layout to convert to, and the requested engines that do not serve it.
@@ -328,11 +338,13 @@ class Advice(Struct, frozen=True):
         if facts is None or any(fact.fact.id in NOT_CAPTURED for fact in facts):
             return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
         layout = default_format().layout
-        engines = () if layout and verdict.engine in layout.engines else (only(verdict),)
+        is_usual = layout and verdict.engine in layout.engines
+        edges = verdict.release and self._engines_of_edges(verdict.engine, (verdict.release,))
+        engines = edges or (() if is_usual else (only(verdict),))
         fixes = tuple(value for finding in findings for value in finding.repair.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),
-            *(f"--engine={request.engine}" for request in engines),
+            *(f"--engine={request.text or request.engine}" for request in engines),
         )
         wanted = ConversionRequest(engines=engines, fixes=tuple(map(parse_reading, fixes)))
         match self.plan(wanted):

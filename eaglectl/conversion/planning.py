@@ -3,13 +3,14 @@
 Its checks come last: no open question or fault, the layout expresses the drafter, it reads back the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.conversion.dequantising import with_plain_edges
 from eaglectl.conversion.plan import (
     CAST,
     DEFAULT_LAYOUT,
@@ -63,7 +64,7 @@ from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS, StoredTensor
-from eaglectl.files.layout import ADAPTER, ADAPTER_CONFIG, CONFIG, INDEX, RECORD, SINGLE, SUMS
+from eaglectl.files.layout import ADAPTER, ADAPTER_CONFIG, CONFIG, INDEX, QUANTISATION, RECORD, SINGLE, SUMS
 from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_keys import check_numbers
@@ -159,7 +160,8 @@ def _planned(
         [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")],
     )
     check_numbers(config)
-    copied, left_files = _side_files(checkpoint)
+    stale = (QUANTISATION,) if "dequantised" in record else ()
+    copied, left_files = _side_files(checkpoint, stale)
     return ConversionPlan(
         source=printable(checkpoint.source.label),
         drafter=drafter,
@@ -209,7 +211,8 @@ def _transformed(
     copied = (others.copied,) if others.copied else ()
     drafter = without_solved_problems(drafter, replace(request, drop=(*request.drop, *copied)))
     _check_settled(drafter)
-    changed = with_one_norm(checkpoint, drafter, layout)
+    changed = with_plain_edges(checkpoint, drafter, layout, request.engines)
+    changed = changed.then(with_one_norm(checkpoint, changed.drafter, layout))
     if request.fixes:  # they count aux states in ascending order
         changed = changed.then(in_ascending_order(changed.drafter))
         changed = changed.then(with_readings_fixed(changed.drafter, request.fixes))
@@ -485,10 +488,13 @@ def _tensors_left_behind(
         yield LeftBehind(name, why)
 
 
-def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
+def _side_files(
+    checkpoint: Checkpoint, stale: Collection[str]
+) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
     """Return the files beside the weights to copy, and those to leave behind.
 
-    Raises UnreadableError for a file to copy that is too large for its kind.
+    `stale` are files that do not hold for the output. Raises UnreadableError for a file to copy that is too
+    large for its kind.
     """
     copied, left = list[str](), list[LeftBehind]()
     for name in checkpoint.source.names():
@@ -496,7 +502,9 @@ def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehi
             continue
         is_settings = name.endswith(".json") and "index" not in name
         is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
-        if name in TRAINER_STATE:
+        if name in stale:
+            left.append(LeftBehind(name, "its contents are in config.json, and changed"))
+        elif name in TRAINER_STATE:
             left.append(LeftBehind(name, "a trainer's progress, not part of the drafter"))
         elif name in (ADAPTER, ADAPTER_CONFIG):
             left.append(LeftBehind(name, "a LoRA adapter: keep it, and merge it into its model"))

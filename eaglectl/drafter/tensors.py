@@ -71,7 +71,15 @@ QUANTISED = re.compile(
 # what a quantiser puts in the place of a weight
 PACKED = ("weight_packed", "qweight")
 # scales of the KV cache and of activations, not of weights
-NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
+NOT_OF_WEIGHTS = (
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "output_scale",
+    "input_scale",
+    "input_global_scale",
+    "pre_quant_scale",
+)
 
 
 class Segment(Struct, frozen=True):
@@ -93,13 +101,15 @@ class Computed(Struct, frozen=True):
     """A tensor made by arithmetic: `make` computes it from float64 sources, `how` names the step.
 
     `by_rows`: each row of the result comes from the same row of every source, so blocks of rows can be made
-    one by one; without sources, `make` then takes the first row and the one after the last.
+    one by one; without sources, `make` then takes the first row and the one after the last. `reads` are
+    stored tensors that `make` reads itself.
     """
 
     how: str
     sources: tuple["Tensor", ...]
     make: Callable[..., Any]
     by_rows: bool = False
+    reads: tuple[str, ...] = ()
 
 
 class Tensor(Struct, frozen=True):
@@ -116,8 +126,8 @@ class Tensor(Struct, frozen=True):
         match self.origin:
             case Absorbed(w_kc, w_vc):
                 return (w_kc, w_vc)
-            case Computed(sources=sources):
-                return tuple(dict.fromkeys(name for source in sources for name in source.stored))
+            case Computed(sources=sources, reads=reads):
+                return tuple(dict.fromkeys([*reads, *(name for source in sources for name in source.stored)]))
             case segments:
                 return tuple(dict.fromkeys(segment.stored for segment in segments))
 

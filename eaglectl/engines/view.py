@@ -533,14 +533,15 @@ def untargeted(view: View, module: str) -> bool:
     return "Linear" not in targets and not is_listed(module, (*targets, *ignore))
 
 
-def unbuilt(case: Case) -> tuple[str, ...]:
-    """Return the quantised parts of the file that the release builds without quantisation."""
-    data, drafter = load(case.engine)["quantised"], case.view.drafter
-    ranges: Mapping[str, str] = data["modules"][case.view.model_class]
+def unbuilt(engine: str, release: str, drafter: Drafter) -> tuple[str, ...]:
+    """Return the quantised parts of the file that a release builds without quantisation."""
+    if (data := load(engine).get("quantised")) is None:
+        return ()
+    ranges: Mapping[str, str] = data["modules"][model_class_of(drafter.tensors, drafter.dims)]
     method = method_of(drafter.quantisation)
     parts = {module if module in EDGES else "layers" for module in quantised_modules(drafter.tensors)}
-    built = {part for part, releases in ranges.items() if is_within(releases, case.release)}
-    if not is_within(data["head_methods"].get(method, "<0"), case.release):
+    built = {part for part, releases in ranges.items() if is_within(releases, release)}
+    if not is_within(data["head_methods"].get(method, "<0"), release):
         built.discard("lm_head")
     return tuple(sorted(parts - built))
 
@@ -602,7 +603,7 @@ COMMON: Mapping[str, Condition] = {
     # the loader of the drafter's class does not remove it
     "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
-    "quantised-module": lambda case: bool(unbuilt(case)),
+    "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "target-unknown": target_is("unknown"),
     "target-unlisted": target_is("lacks", "absent"),
@@ -614,7 +615,7 @@ COMMON: Mapping[str, Condition] = {
 def common_words(case: Case) -> Mapping[str, Any]:
     """Return the words of messages that several engines have, also on how a release treats the target."""
     view, reading = case.view, case.target_reading
-    parts = unbuilt(case) if "quantised" in load(case.engine) else ()
+    parts = unbuilt(case.engine, case.release, view.drafter)
     words = {
         "unbuilt": listed(parts),
         "them": "them" if len(parts) > 1 else "it",

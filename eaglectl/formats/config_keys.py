@@ -69,6 +69,8 @@ OTHER_OBJECTS = ("quantization_config", "vision_config", "audio_config", *TEXT_P
 # rope settings that vLLM reads (patch_rope_parameters) and trainers of drafters do not; a rule of their own
 # reports them
 PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+# the keys under which quantisers list the modules that they exclude
+EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modules_to_not_convert")
 # what a name and a value look like that state which target layers the drafter takes
 _IDS_NAME = re.compile(r"layer_?(ids?|idx|index|indexes|indices)$|aux.*layer|layer.*aux|capture")
 _LIST_NAME = re.compile(r"layer|capture|aux")

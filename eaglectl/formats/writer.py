@@ -1,11 +1,11 @@
 """From the canonical drafter to a layout's names and config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.formats.config_keys import mask_token
+from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -68,10 +68,22 @@ def write_config(
 
 def named_for_engines(quantisation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a quantisation config that excludes fc by vLLM's name of it too, which it compares whole."""
-    ignore = quantisation.get("ignore")
-    if not isinstance(ignore, list) or "fc" not in ignore or "model.fc" in ignore:
-        return quantisation
-    return {**quantisation, "ignore": [*ignore, "model.fc"]}
+    excludes_fc = any("fc" in (quantisation.get(key) or ()) for key in EXCLUDE_KEYS)
+    return excluding(quantisation, ("fc",)) if excludes_fc else quantisation
+
+
+def excluding(quantisation: Mapping[str, Any], modules: Iterable[str]) -> Mapping[str, Any]:
+    """Return a quantisation config that also excludes modules outside of the layers, by all their names.
+
+    Engines call them fc or model.fc, and compare whole names (compressed-tensors, FP8) or patterns.
+    """
+    inner, has_groups = quantisation.get("quantization"), "config_groups" in quantisation
+    if isinstance(inner, Mapping) and not has_groups:  # ModelOpt's hf_quant_config.json
+        return {**quantisation, "quantization": excluding({"exclude_modules": [], **inner}, modules)}
+    usual = "modules_to_not_convert" if quantisation.get("quant_method") == "fp8" else "ignore"
+    key = next((key for key in EXCLUDE_KEYS if isinstance(quantisation.get(key), list)), usual)
+    names = [name for module in modules for name in (module, f"model.{module}")]
+    return {**quantisation, key: list(dict.fromkeys([*quantisation.get(key, ()), *names]))}
 
 
 def put(config: dict[str, Any], place: str, value: Any) -> None:

@@ -5,11 +5,13 @@ Activations are not quantised here, which W8A8 and W4A4 kernels do. Read in the 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.errors import RefusedError
+from eaglectl.files.pickles import SAFETENSORS_DTYPES
 
 Weights = Mapping[str, torch.Tensor]
 # the numbers of E2M1 by their lower three bits; the fourth is the sign
@@ -19,8 +21,8 @@ WORD = 32
 OTHERS = {"qweight", "qzeros", "weight_zero_point", "weight_g_idx", "g_idx", "pre_quant_scale"}
 
 
-def dequantised(stored: Weights) -> Weights:
-    """Return the weights with each quantised one in float32, and without the quantiser's parts.
+def dequantised(stored: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+    """Return the weights with each quantised one in `dtype`, and without the quantiser's parts.
 
     Raises RefusedError for a method that is not multiplied out here.
     """
@@ -31,10 +33,29 @@ def dequantised(stored: Weights) -> Weights:
         modules.setdefault(module, {})[part] = tensor
     for module, parts in modules.items():
         if (len(parts) > 1 and "weight" in parts) or "weight_packed" in parts:
-            plain[f"{module}.weight"] = _weight(module, parts)
+            plain[f"{module}.weight"] = _weight(module, parts, dtype)
         elif lost := OTHERS & parts.keys():
             raise _refusal(module, min(lost))
     return plain
+
+
+def dequantised_rows(module: str, parts: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> Any:
+    """Return the numbers [rows, in] of a module's weight as NumPy's float64.
+
+    `parts` are the dtype, shape and bytes of each stored part, as safetensors has them. Raises RefusedError
+    as `dequantised` does.
+    """
+    dtypes = {stored: getattr(torch, name) for name, stored in SAFETENSORS_DTYPES.items()}
+    tensors = {
+        f"{module}.{part}": torch.frombuffer(bytearray(raw), dtype=dtypes[dtype]).reshape(shape)
+        for part, (dtype, shape, raw) in parts.items()
+    }
+    return dequantised(tensors, torch.float64)[f"{module}.weight"].numpy()
+
+
+def block_size(size: int, count: int) -> int:
+    """Return the rows or columns of a scale's block, `count` of which cover `size`; a power of two."""
+    return 1 << (-(-size // count) - 1).bit_length()
 
 
 def _refusal(module: str, part: str) -> RefusedError:
@@ -45,7 +66,7 @@ def _refusal(module: str, part: str) -> RefusedError:
     )
 
 
-def _weight(module: str, parts: Weights) -> torch.Tensor:
+def _weight(module: str, parts: Weights, dtype: torch.dtype) -> torch.Tensor:
     # the values of one module's weight
     if lost := OTHERS & parts.keys():
         raise _refusal(module, min(lost))
@@ -53,10 +74,10 @@ def _weight(module: str, parts: Weights) -> torch.Tensor:
     assert stored is not None
     scale = parts.get("weight_scale", parts.get("weight_scale_inv"))
     if scale is None:
-        return stored
+        return stored.to(dtype) if stored.is_floating_point() else stored
     if scale.dtype == torch.uint8:  # MXFP4 and MXFP8: the scales are exponents
         raise _refusal(module, "weight_scale")
-    scale = scale.float()
+    scale = scale.to(dtype)
     if stored.dtype == torch.uint8:
         values = _fp4(stored)
         # compressed-tensors divides by its global scale, ModelOpt multiplies
@@ -67,8 +88,8 @@ def _weight(module: str, parts: Weights) -> torch.Tensor:
             raise _refusal(module, "weight_packed")
         values = _integers(stored, int(shape[-1]))
     else:
-        values = stored.float()
-    return values * _spread(scale, values.shape)
+        values = stored
+    return values.to(dtype) * _spread(scale, values.shape)
 
 
 def _fp4(packed: torch.Tensor) -> torch.Tensor:
@@ -95,6 +116,6 @@ def _spread(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         scale = scale[:, None]
     for axis, size in enumerate(shape):
         if scale.shape[axis] > 1:
-            count = -(-size // scale.shape[axis])
-            scale = scale.repeat_interleave(count, axis).narrow(axis, 0, size)
+            block = block_size(size, scale.shape[axis])
+            scale = scale.repeat_interleave(block, axis).narrow(axis, 0, size)
     return scale

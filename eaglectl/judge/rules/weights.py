@@ -26,6 +26,7 @@ from eaglectl.drafter.tensors import (
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN, Fix, read_fix
+from eaglectl.formats.config_keys import EXCLUDE_KEYS
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.judge.judgement import TABLES, Subject, key_place
 from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
@@ -297,8 +298,6 @@ ALGORITHMS = (
     "MXFP8",
     "MIXED_PRECISION",
 )
-# the keys under which quantisers list the modules that they exclude
-EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modules_to_not_convert")
 
 
 @rule("EGL802", "quantisation-modules", "error")

@@ -1,0 +1,130 @@
+"""Modules outside of the layers in plain numbers, where an engine builds them without quantisation."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+import numpy as np
+from msgspec.structs import replace
+
+from eaglectl.conversion.plan import FLOATS, TransformedDrafter
+from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.floats import Array
+from eaglectl.drafter.tensors import (
+    NOT_OF_WEIGHTS,
+    Computed,
+    Tensor,
+    expected_shape,
+    is_norm,
+    is_quantised_part,
+    quantised_modules,
+)
+from eaglectl.engines.registry import ENGINES, EngineRequest, usual_release
+from eaglectl.engines.view import EDGES, unbuilt
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.formats.format import Layout
+from eaglectl.formats.writer import excluding
+
+KEY = "quantization_config"
+
+
+def with_plain_edges(
+    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, engines: Sequence[EngineRequest]
+) -> TransformedDrafter:
+    """Return the drafter with each fc, lm_head and embedding dequantised that a release builds plain.
+
+    The releases are those of `engines`, else the usual one of each of the layout's. A method that the
+    reference does not multiply out stays as it is. Raises UsageError without torch.
+    """
+    releases = _plain_in(drafter, engines or [*map(usual_release, layout.engines)])
+    weights = {name: weight for name in releases if (weight := _dequantised(checkpoint, drafter, name))}
+    if not weights:
+        return TransformedDrafter(drafter)
+    notes = tuple(
+        Note(
+            "note",
+            name,
+            f"{name} is written dequantised, as {weight.dtype}: {releases[name]} builds it without"
+            " quantisation",
+        )
+        for name, weight in weights.items()
+    )
+    parts = {name: tensor for module in weights for name, tensor in _parts(drafter, module).items()}
+    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in parts}
+    table = excluding(drafter.quantisation or {}, weights) if quantised_modules(tensors) else None
+    carried = {key: value for key, value in drafter.carried.items() if key != KEY}
+    plain = replace(
+        drafter,
+        tensors=tensors | {weight.name: weight for weight in weights.values()},
+        quantisation=table,
+        carried=carried | ({KEY: table} if table else {}),
+        strays={**drafter.strays}
+        | {tensor.stored[0]: "of a module that is dequantised" for tensor in parts.values()},
+    )
+    return TransformedDrafter(plain, notes, {"dequantised": [*weights]})
+
+
+def _plain_in(drafter: Drafter, requests: Sequence[EngineRequest]) -> Mapping[str, str]:
+    # the quantised modules that some release builds plain, and the last such release in words
+    return {
+        module: f"{ENGINES[request.engine].title} {release}"
+        for request in requests
+        for release in (request.releases if request.engine in ENGINES else ())
+        for module in unbuilt(request.engine, release, drafter)
+        if module in EDGES
+    }
+
+
+def _parts(drafter: Drafter, module: str) -> Mapping[str, Tensor]:
+    return {
+        name: tensor
+        for name, tensor in drafter.tensors.items()
+        if name.rpartition(".")[0] == module and (name.endswith(".weight") or is_quantised_part(name))
+    }
+
+
+def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tensor | None:
+    """Return a module's weight in plain numbers; None for a method that the reference does not read."""
+    if find_spec("torch") is None:
+        raise UsageError(
+            f"dequantising {module} needs torch; install eaglectl with its torch extra: pip install"
+            " '.[torch]' in a checkout"
+        )
+    from eaglectl.reference.quantised import dequantised_rows  # late: it loads torch
+
+    name, stored = f"{module}.weight", {key: part.stored[0] for key, part in _parts(drafter, module).items()}
+    parts = {key.rpartition(".")[2]: place for key, place in stored.items()}
+    parts = {part: place for part, place in parts.items() if part not in NOT_OF_WEIGHTS}
+    shape = expected_shape(name, drafter.dims) or ()
+
+    def make(start: int, stop: int) -> Array:
+        rows = range(start, stop)
+        read = {part: _rows(checkpoint, place, shape[0], rows) for part, place in parts.items()}
+        values: Array = dequantised_rows(module, read)
+        return values
+
+    try:
+        make(0, 1)
+    except RefusedError:
+        return None
+    # the dtype that the config states too
+    dtypes = (tensor.dtype for name, tensor in drafter.tensors.items() if is_norm(name))
+    dtype = next((dtype for dtype in dtypes if dtype in FLOATS), "BF16")
+    return Tensor(name, dtype, shape, Computed("dequantised", (), make, True, tuple(parts.values())))
+
+
+def _rows(checkpoint: Checkpoint, name: str, size: int, rows: range) -> tuple[str, tuple[int, ...], bytes]:
+    """Return the dtype, shape and bytes of these rows of a stored part of a matrix with `size` rows.
+
+    A part that is not stored by rows is returned whole.
+    """
+    from eaglectl.reference.quantised import block_size
+
+    stored, step = checkpoint.tensors[name], checkpoint.tensors[name].row_bytes
+    if stored.shape[:1] in ((), (1,)) or name.endswith("weight_shape"):
+        return stored.dtype, stored.shape, checkpoint.read(name)
+    block = block_size(size, stored.shape[0])
+    raw = checkpoint.read(name, rows.start // block * step, ((rows.stop - 1) // block + 1) * step)
+    # each row of a scale is of `block` rows
+    spread = np.frombuffer(raw, np.uint8).reshape(-1, step).repeat(block, 0)[rows.start % block :]
+    return stored.dtype, (len(rows), *stored.shape[1:]), spread[: len(rows)].tobytes()

@@ -1,0 +1,239 @@
+"""Quantised fc, lm_head and embeddings are written in plain numbers where an engine builds them so."""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglectl
+from eaglectl.conversion import dequantising, rewriting
+from eaglectl.reference.quantised import dequantised_rows
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, read_safetensors, refusal
+from tests.validation.test_quantisation import MODULES, packed, scaled
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
+
+
+def e4m3(code: int) -> float:
+    """The number of a byte of F8_E4M3."""
+    sign, exponent, fraction = -1.0 if code >> 7 else 1.0, code >> 3 & 15, code & 7
+    size = math.ldexp(1 + fraction / 8, exponent - 7) if exponent else math.ldexp(fraction / 8, -6)
+    return sign * size
+
+
+def bfloat16(raw: bytes) -> list[float]:
+    """The numbers of bytes of BF16."""
+    return [struct.unpack("<f", bytes(2) + raw[i : i + 2])[0] for i in range(0, len(raw), 2)]
+
+
+def floats32(*values: float) -> Stored:
+    return "F32", (len(values),), struct.pack(f"<{len(values)}f", *values)
+
+
+def blocks(module: str, block: int) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in FP8 with a scale for each square block, as DeepSeek's and Qwen's FP8, and its numbers."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    codes = [(7 * i + 11) % 120 + (i % 2 << 7) for i in range(rows * columns)]
+    grid = -(-rows // block), -(-columns // block)
+    scales = [struct.unpack("<f", struct.pack("<f", 1 / (3 + i)))[0] for i in range(grid[0] * grid[1])]
+    numbers = [
+        e4m3(codes[r * columns + c]) * scales[r // block * grid[1] + c // block]
+        for r in range(rows)
+        for c in range(columns)
+    ]
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": ("F8_E4M3", (rows, columns), bytes(codes)),
+        f"{module}.weight_scale_inv": ("F32", grid, floats32(*scales)[2]),
+    }
+    return stored, numbers
+
+
+def nvfp4(module: str) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in NVFP4 as ModelOpt writes it (16 numbers a scale, two a byte), and its numbers."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    raw = bytes((37 * i + 5) % 256 for i in range(rows * columns // 2))
+    codes = [code for byte in raw for code in (byte & 15, byte >> 4)]
+    scales = bytes(40 + i % 30 for i in range(rows * columns // 16))
+    whole = struct.unpack("<f", struct.pack("<f", 0.013))[0]
+    numbers = [
+        (-1 if code >> 3 else 1) * E2M1[code & 7] * e4m3(scales[i // 16]) * whole
+        for i, code in enumerate(codes)
+    ]
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": ("U8", (rows, columns // 2), raw),
+        f"{module}.weight_scale": ("F8_E4M3", (rows, columns // 16), scales),
+        f"{module}.weight_scale_2": ("F32", (), struct.pack("<f", whole)),
+        f"{module}.input_scale": floats(module, dtype="F32"),
+    }
+    return stored, numbers
+
+
+def int8(module: str) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in INT8 with a scale for each row, as llm-compressor's W8A8, and its numbers."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    values = [(5 * i + 3) % 255 - 127 for i in range(rows * columns)]
+    scales = [struct.unpack("<f", struct.pack("<f", 1 / (7 + i)))[0] for i in range(rows)]
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": ("I8", (rows, columns), struct.pack(f"{rows * columns}b", *values)),
+        f"{module}.weight_scale": ("F32", (rows, 1), floats32(*scales)[2]),
+    }
+    return stored, [value * scales[i // columns] for i, value in enumerate(values)]
+
+
+def is_nearest(written: float, exact: float) -> bool:
+    """Whether a number of BF16 is at most half a unit in the last place from the exact one."""
+    return abs(written - exact) <= math.ldexp(1.0, math.frexp(exact)[1] - 9) if exact else written == 0
+
+
+def of_layers(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The projections of the layer: "q_proj.weight_scale" -> what is stored."""
+    return {".".join(name.split(".")[-2:]): stored for name, stored in tensors.items() if "_proj" in name}
+
+
+def outcomes(folder: Path, *engines: str) -> list[str]:
+    return [verdict.outcome for verdict in eaglectl.inspect(str(folder), engines=engines).requested]
+
+
+CASES = {
+    # the method, the module, what an engine does with it, and the list of excluded modules
+    "FP8 in blocks": (
+        lambda: blocks("lm_head", 16),
+        "lm_head",
+        {"quant_method": "fp8", "weight_block_size": [16, 16], "modules_to_not_convert": ["model.fc", "fc"]},
+        ("vllm", "fails"),
+        ("modules_to_not_convert", ["model.fc", "fc", "lm_head", "model.lm_head"]),
+    ),
+    "NVFP4": (
+        lambda: nvfp4("fc"),
+        "fc",
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+        ("sglang", "differs"),
+        ("ignore", ["lm_head", "fc", "model.fc"]),
+    ),
+    "INT8": (
+        lambda: int8("embed_tokens"),
+        "embed_tokens",
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+            "ignore": ["lm_head", "re:.*fc"],
+        },
+        ("vllm", "fails"),
+        ("ignore", ["lm_head", "re:.*fc", "embed_tokens", "model.embed_tokens"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_quantised_edge_is_written_in_plain_numbers_rounded_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, module, config, (engine, before), (key, names) = CASES[name]
+    stored, numbers = make()
+    tensors = {**scaled(*MODULES), **stored}
+    folder = drafter_folder(tmp_path, config={"quantization_config": config}, tensors=tensors)
+    assert outcomes(folder, engine) == [before]
+    monkeypatch.setattr(rewriting, "BLOCK", 3 * 16)  # blocks of rows that are no multiple of a scale's
+    out = tmp_path / "out"
+    assert call("convert", folder, "--for", engine, "-o", out).code == 0
+    assert outcomes(out, engine) == ["as trained"]
+    written = read_safetensors(out / "model.safetensors")
+    dtype, shape, raw = written[f"{module}.weight"]
+    assert (dtype, shape) == ("BF16", drafter_tensors()[f"{module}.weight"][1])
+    wrong = [pair for pair in zip(bfloat16(raw), numbers, strict=True) if not is_nearest(*pair)]
+    assert wrong == []
+    assert not [part for part in written if part.startswith(f"{module}.") and part != f"{module}.weight"]
+    assert json.loads((out / "config.json").read_text())["quantization_config"][key] == names
+    assert of_layers(written) == of_layers(scaled(*MODULES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_are_exact_before_they_are_rounded(name: str) -> None:
+    make, module, *_ = CASES[name]
+    stored, numbers = make()
+    parts = {part.rpartition(".")[2]: value for part, value in stored.items() if value is not None}
+    assert dequantised_rows(module, parts).flatten().tolist() == numbers
+
+
+def test_a_dry_run_says_what_is_dequantised_and_why(tmp_path: Path) -> None:
+    config = {"quantization_config": {**MODELOPT, "ignore": ["lm_head"]}}
+    tensors = {**scaled(*MODULES, "fc"), "fc.input_scale": floats("fc", dtype="F32")}
+    folder = drafter_folder(tmp_path, config=config, tensors=tensors)
+    text = call("convert", folder, "--for", "sglang", "--dry-run", "-o", tmp_path / "out").out
+    assert "fc is written dequantised, as BF16: SGLang 0.5.23 builds it without quantisation" in text
+    assert "fc.input_scale of a module that is dequantised" in " ".join(text.split())
+    assert not (tmp_path / "out").exists()
+    kept = call("convert", folder, "--for", "vllm", "--dry-run", "-o", tmp_path / "out").out
+    assert "dequantised" not in kept
+
+
+def test_the_release_that_is_named_decides(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8, "type": "int"}}}
+    table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
+    folder = drafter_folder(tmp_path, config=config, tensors=packed("lm_head"))
+    out = tmp_path / "out"
+    assert outcomes(folder, "vllm==0.19.0", "vllm==0.32.0") == ["fails", "as trained"]
+    assert call("convert", folder, "--engine", "vllm==0.19.0", "-o", out).code == 0
+    assert outcomes(out, "vllm==0.19.0", "vllm==0.32.0") == ["as trained", "as trained"]
+    # nothing quantised is left, so nothing may say that something is
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    kept = tmp_path / "kept"
+    assert call("convert", folder, "--engine", "vllm==0.32.0", "-o", kept).code == 0
+    assert "lm_head.weight_packed" in read_safetensors(kept / "model.safetensors")
+
+
+def test_the_command_that_validate_prints_repairs_it(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8, "type": "int"}}}
+    table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
+    folder = drafter_folder(tmp_path, config=config, tensors=packed("lm_head"))
+    report = eaglectl.validate(folder, engines=("vllm==0.18.0",))
+    repair = next(finding.repair for finding in report.findings if finding.rule.id == "EGL1084")
+    assert [offered.verb for offered in repair.commands] == ["convert"]
+    assert "--engine=vllm==0.18.0" in call("validate", "-v", folder, "--engine", "vllm==0.18.0").out
+
+
+def test_what_a_side_file_states_is_written_into_the_config(tmp_path: Path) -> None:
+    lists = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+    folder = drafter_folder(tmp_path, tensors=scaled(*MODULES, "fc"))
+    side = {"producer": {"name": "modelopt", "version": "0.29"}, "quantization": lists}
+    (folder / "hf_quant_config.json").write_text(json.dumps(side))
+    out = tmp_path / "out"
+    assert call("convert", folder, "--for", "sglang", "-o", out).code == 0
+    assert not (out / "hf_quant_config.json").exists()
+    table = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert table["quantization"]["exclude_modules"] == ["lm_head", "fc", "model.fc"]
+    assert outcomes(out, "sglang", "vllm") == ["as trained", "as trained"]
+
+
+def test_a_method_that_the_reference_does_not_read_is_refused_with_an_engine_that_does(
+    tmp_path: Path,
+) -> None:
+    _, (rows, columns), _ = drafter_tensors()["fc.weight"]
+    awq: dict[str, Any] = {
+        "fc.weight": None,
+        "fc.qweight": ("I32", (columns, rows // 8), bytes(columns * rows // 2)),
+        "fc.qzeros": ("I32", (1, rows // 8), bytes(rows // 2)),
+        "fc.scales": floats("fc", 1, rows, dtype="F16"),
+    }
+    config = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": columns}}
+    folder = drafter_folder(tmp_path, config=config, tensors=awq)
+    text = refusal(1, "convert", folder, "--for", "sglang", "-o", tmp_path / "out")
+    assert "builds fc without quantisation" in text
+    assert "--for vllm" in text or "no known release" in text
+
+
+def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"quantization_config": {**MODELOPT, "ignore": ["lm_head"]}}
+    folder = drafter_folder(tmp_path, config=config, tensors=scaled(*MODULES, "fc"))
+    monkeypatch.setattr(dequantising, "find_spec", lambda name: None)
+    assert "dequantising fc needs torch" in refusal(
+        2, "convert", folder, "--for", "sglang", "-o", tmp_path / "o"
+    )
