@@ -29,7 +29,7 @@ class Result(Struct, frozen=True):
     def __repr__(self) -> str:
         """Return the class and the first line of what the terminal shows; without one, the source."""
         try:
-            head = eaglectl.render_text(self).partition("\n")[0]
+            head = eaglectl.render_text(self, is_brief=True).partition("\n")[0]
         except TypeError:
             head = str(getattr(self, "source", ""))
         return f"<{type(self).__name__}: {head}>" if head else f"<{type(self).__name__}>"
@@ -58,11 +58,11 @@ class Results(tuple[T, ...]):
 
 
 def frame(*results: Any) -> str | None:
-    """Return the verdict and the page of results, for a notebook; None if they have no page."""
+    """Return the verdicts and the page of results, for a notebook; None if they have no page."""
     try:
-        page, text = eaglectl.render_page(*results), eaglectl.render_text(*results)
+        page, text = eaglectl.render_page(*results), eaglectl.render_text(*results, is_brief=True)
     except TypeError:
         return None
     from html import escape  # late: its table of names
 
-    return FRAME.format(escape(text.partition("\n")[0]), escape(page))
+    return FRAME.format(escape(text).replace("\n", "<br>"), escape(page))

@@ -318,9 +318,9 @@ def with_keywords(function: F) -> F:
         token = INSIDE.set(True)
         try:
             _fill(function.__name__, signature, records, arguments, keywords, names)
-            has_own = "on_progress" not in signature.parameters or keywords.get("on_progress") is not None
-            with nullcontext() if has_own or not is_outermost else notebook_progress() as line:
-                if line is not None:
+            takes_line = "on_progress" in signature.parameters and keywords.get("on_progress") is None
+            with notebook_progress() if is_outermost else nullcontext() as line:
+                if line is not None and takes_line:
                     keywords["on_progress"] = line
                 return function(*arguments, **keywords)
         except BaseException as error:

@@ -2,10 +2,10 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -147,13 +147,17 @@ def report_step(on_progress: OnProgress | None, step: str) -> None:
 
 # seconds between two updates of a stage in a notebook: each is a message to the browser
 PAUSE = 0.2
+EMPTY = {"text/plain": "", "text/html": ""}
+# seconds in which counted work ends without a line in a notebook: an emptied line stays in the cell
+SHORT = 0.5
 
 
 @contextmanager
 def notebook_progress() -> Iterator[OnProgress | None]:
     """Yield a callback that shows progress in the running notebook, and clear it at the end; else None.
 
-    It shows one line with a bar, the count of the stage and the time left, updated in place.
+    It shows one line with a bar, the count of the stage and the time left, updated in place, once counted
+    work takes longer than SHORT.
     """
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if not hasattr(get_shell() if get_shell else None, "kernel"):
@@ -161,15 +165,18 @@ def notebook_progress() -> Iterator[OnProgress | None]:
         return
     from html import escape  # late: its table of names
 
-    empty = {"text/plain": "", "text/html": ""}
-    line: Any = import_module("IPython.display").display(empty, raw=True, display_id=True)
+    _import_bars()
+    show, line, began = import_module("IPython.display").display, None, time.monotonic()
     stage, shown_at = "", 0.0
 
     def on_progress(progress: Progress) -> None:
-        nonlocal stage, shown_at
-        if progress.stage == stage and time.monotonic() - shown_at < PAUSE:
+        nonlocal line, stage, shown_at
+        now = time.monotonic()
+        is_short = line is None and progress.total is not None and now - began < SHORT
+        if is_short or (progress.stage == stage and now - shown_at < PAUSE):
             return
-        stage, shown_at = progress.stage, time.monotonic()
+        stage, shown_at = progress.stage, now
+        line = line or show(EMPTY, raw=True, display_id=True)
         value = "" if progress.total is None else f' value="{progress.done}" max="{progress.total}"'
         text = f"{printable(stage)}{progress.counted}"
         bar = f"<progress{value}></progress> {escape(text)}"
@@ -178,7 +185,15 @@ def notebook_progress() -> Iterator[OnProgress | None]:
     try:
         yield on_progress
     finally:
-        line.update(empty, raw=True)
+        if line is not None:
+            line.update(EMPTY, raw=True)
+
+
+def _import_bars() -> None:
+    # tqdm, which packages import, warns on stderr that a kernel without ipywidgets shows no bars of its own
+    with warnings.catch_warnings(), suppress(ImportError):
+        warnings.simplefilter("ignore")
+        import_module("tqdm.auto")
 
 
 # the function that receives notices, if any

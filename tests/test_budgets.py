@@ -20,10 +20,10 @@ BUDGETS = {
     "formats": 2195,
     "in_engine": 431,
     "judge": 2630,
-    "modules": 1492,
+    "modules": 1502,
     "publish": 705,
     "reference": 887,
-    "report": 1650,
+    "report": 1655,
     "run": 4349,
     "target": 331,
 }

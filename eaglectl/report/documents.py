@@ -23,6 +23,8 @@ import eaglectl
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError
 from eaglectl.report.section import Outline
+from eaglectl.report.section import plain as line_text
+from eaglectl.text import printable
 
 Parts = Mapping[type, Sequence[str | tuple[str, Callable[[Any], Any]]]]
 # what is written as an escape: all but visible ASCII, and the second # of a command of a CI system
@@ -167,14 +169,18 @@ def outline(results: Sequence[Any]) -> Outline:
     return sections
 
 
-def render_text(*results: Any) -> str:
+def render_text(*results: Any, is_brief: bool = False) -> str:
     """Return what the terminal shows of results, without colours, as wide as the terminal.
 
-    Takes the same results as `render_page`, and raises the same errors.
+    With `is_brief`, only the first line of each, unbroken. Takes the same results as `render_page`, and
+    raises the same errors.
     """
     from eaglectl.report.terminal import PAGE_WIDTH, print_outline, recorded  # late: rich
 
     sections = outline(results)
+    if is_brief:
+        heads = (part.head for part in (sections, *sections.parts) if part.head)
+        return "\n".join(printable(line_text(head)) for head in heads)
     columns = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
     console = recorded(lambda console: print_outline(console, sections, is_whole=False), columns)
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
