@@ -57,6 +57,29 @@ def test_the_documentation_has_20_000_words_without_the_lists_of_rules_commands_
     assert sum(len(text.split()) for text in texts) <= 20_000
 
 
+# of the program itself, which every command-line program has
+GENERAL = {"--help", "--version"}
+
+
+def options_of_commands() -> dict[str, tuple[str, ...]]:
+    """Every option of `--help-all` with its spellings."""
+    root: Any = typer.main.get_command(make_app(None))
+    commands = [root, *root.commands.values()]
+    commands += [below for command in commands[1:] for below in getattr(command, "commands", {}).values()]
+    options = [part for command in commands for part in command.params if part.param_type_name == "option"]
+    return {max(option.opts, key=len): (*option.opts, *option.secondary_opts) for option in options}
+
+
+def test_each_option_stands_on_a_page_with_the_case_that_needs_it() -> None:
+    options, pages = (
+        options_of_commands(),
+        {**PAGES, "trainers.md": (blocks.DOCS / "trainers.md").read_text()},
+    )
+    assert len(options) > 80
+    named = {word for text in pages.values() for word in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text)}
+    assert {name for name, spellings in options.items() if named.isdisjoint(spellings)} == GENERAL
+
+
 @pytest.fixture(scope="module")
 def outs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For each page the folder that its blocks write to and later ones read."""
