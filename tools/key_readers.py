@@ -8,10 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Feature, yarn_factor
-from eaglectl.engines.behaviour import Behaviour, capture, is_within, unversioned_behaviour, value_at
+from eaglectl.engines.behaviour import Behaviour, capture, is_within, unversioned_behaviour
 from eaglectl.engines.data import load
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import Case, View
+from eaglectl.formats.config_keys import at
 
 IDS, COUNT, MASK = "aux layers", "number of aux states", "mask token"
 NOT_FOLLOWED = "(not followed)"
@@ -76,7 +77,7 @@ def _misread(case: Case, known: Behaviour) -> Iterator[tuple[str, str]]:
             yield flag, ""
     unused = _unused(case.view)
     for fact, keys in _stated(case.engine, case.release).items():
-        is_there = any(value_at(case.view.config, key) is not None for key in keys)
+        is_there = any(at(case.view.config, key) is not None for key in keys)
         if keys and not is_there and fact not in unused:
             yield from ((fact, runner) for runner in (known.parallel_runners if fact == MASK else ("",)))
 

@@ -36,9 +36,7 @@ class DefaultLayers(Struct, frozen=True):
         self.at(DEPTHS[0])
 
     def __str__(self) -> str:
-        return (
-            ast.unparse(_parse_terms(self.text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
-        )
+        return _spelled(self.text)
 
     @property
     def terms(self) -> str:
@@ -62,6 +60,11 @@ class DefaultLayers(Struct, frozen=True):
     def same_as(self, other: "DefaultLayers") -> bool | None:
         """Return whether two defaults are the same boundaries; None if it depends on the target's depth."""
         return self == other or _same(self.text, other.text)
+
+
+@cache
+def _spelled(text: str) -> str:
+    return ast.unparse(_parse_terms(text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
 
 
 @cache

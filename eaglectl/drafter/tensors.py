@@ -326,7 +326,13 @@ def unpacked_shape(stored: StoredTensor, part: str, method: str, bits: int | Non
 
 def quantised_modules(tensors: Mapping[str, Tensor]) -> frozenset[str]:
     """Return the modules whose weights a quantiser changed, by canonical name."""
-    parts = (name.rpartition(".") for name in tensors if is_quantised_part(name))
+    return _quantised_modules(tuple(tensors))
+
+
+@lru_cache(maxsize=64)
+def _quantised_modules(names: tuple[str, ...]) -> frozenset[str]:
+    # asked for each engine release
+    parts = (name.rpartition(".") for name in names if is_quantised_part(name))
     return frozenset(module for module, _, part in parts if part not in NOT_OF_WEIGHTS)
 
 

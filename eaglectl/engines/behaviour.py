@@ -22,6 +22,7 @@ from eaglectl.drafter.drafter import (
     to_boundaries,
 )
 from eaglectl.engines.data import cached, load, read
+from eaglectl.formats.config_keys import at
 from eaglectl.verdicts import ServedAs
 
 RELEASE = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?")
@@ -369,20 +370,12 @@ class CapturedLayers(Struct, frozen=True):
         return False if is_other else None
 
 
-def value_at(config: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path like eagle_config.fc_norm; None if it is absent."""
-    value: Any = config
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
     """Return a non-empty list of whole numbers in a config; None for anything else.
 
     Engines read an empty list as absent.
     """
-    value = value_at(config, path)
+    value = at(config, path)
     return tuple(value) if isinstance(value, list) and value and all(type(i) is int for i in value) else None
 
 
@@ -391,7 +384,7 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
     for path in runner.id_places:
         if ids := ids_at(config, path):
             return _layers_of_ids(runner, path, ids, target)
-        if value_at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
+        if at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
             break
     # of a target of unknown model_type, what it takes for most
     default = DefaultLayers(next(rule.value for rule in runner.default_layers if rule.fits(*target.kinds)))

@@ -286,6 +286,7 @@ class Engine(Struct, frozen=True, eq=False):
         return load(self.name)
 
     @property
+    @cached
     def releases(self) -> tuple[str, ...]:
         """Known releases, oldest first."""
         return tuple(release for entry in self.data["behaviour"] for release in entry["releases"])

@@ -5,7 +5,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature, Target, to_boundaries
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.behaviour import NESTED, adds_one, value_at
+from eaglectl.engines.behaviour import NESTED, adds_one
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.view import (
@@ -23,11 +23,11 @@ from eaglectl.engines.view import (
     lacks_rows,
     misread,
     misread_factor,
-    target_positions,
     untargeted,
     when,
 )
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import IdsPlace
 
 RUNNER = "default"
@@ -63,7 +63,7 @@ def _quantised_latent(view: View) -> bool:
 
 
 def _repeated_ids(view: View) -> bool:
-    ids = value_at(view.flat, NESTED)
+    ids = at(view.flat, NESTED)
     return isinstance(ids, list) and any(ids.count(layer) > 1 for layer in ids)
 
 
@@ -117,7 +117,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "quantised-targets": when(lambda view: untargeted(view, "model.self_attn.q_proj")),
     "yarn-mrope": when(_has_mrope_scales),
     "yarn-past-table": lambda case: (
-        case.view.reach[1] == "yarn" and 0 < _table_length(case) < (target_positions(case.view) or 0)
+        case.view.reach[1] == "yarn" and 0 < _table_length(case) < (case.view.target_positions or 0)
     ),
     "yarn-factor": misread_factor(takes_zeros=True),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
@@ -142,7 +142,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "last-boundary": lambda case: (
         captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
     ),
-    "ids-empty": when(lambda view: value_at(view.flat, NESTED) == []),
+    "ids-empty": when(lambda view: at(view.flat, NESTED) == []),
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),
     "tied-to-own": when(

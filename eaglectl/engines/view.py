@@ -24,13 +24,13 @@ from eaglectl.drafter.drafter import (
     yarn_factor,
 )
 from eaglectl.drafter.tensors import quantised_modules
-from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within, value_at
+from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within
 from eaglectl.engines.data import cached, load, read
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import prefixes
-from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES
+from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES, at
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.formats.reader import model_class_of
@@ -256,6 +256,16 @@ class View(Struct, frozen=True, dict=True):
         """By engine and release, the facts that were looked up: see `Engine.verdict`."""
         return {}
 
+    @cached_property
+    def _met(self) -> dict[Callable[["View"], object], bool]:
+        return {}
+
+    def meets(self, holds: Callable[["View"], object]) -> bool:
+        """Return whether `holds` is true for the checkpoint; it is asked once for all releases."""
+        if holds not in self._met:
+            self._met[holds] = bool(holds(self))
+        return self._met[holds]
+
     @property
     def is_speculators(self) -> bool:
         """Whether the speculators reader handles this config (no model_type at the top)."""
@@ -267,7 +277,7 @@ class View(Struct, frozen=True, dict=True):
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "(none)"
 
-    @property
+    @cached_property
     def reach(self) -> tuple[int, str, float, float | None]:
         """max_position_embeddings, and kind, factor and original length of the stated rope scaling.
 
@@ -280,6 +290,12 @@ class View(Struct, frozen=True, dict=True):
         )
         kind = str(table.get("rope_type", table.get("type", "default")))
         return self.number(POSITIONS) or CLASS_POSITIONS[self.model_class], kind, factor or 1, original
+
+    @cached_property
+    def target_positions(self) -> int | None:
+        """The target's max_position_embeddings; None without a target that states them."""
+        positions = text_part(self.target).get(POSITIONS)
+        return positions if isinstance(positions, int) else None
 
     def number(self, key: str) -> int | None:
         """Return a whole number at the top level of the config that the model class gets."""
@@ -307,7 +323,7 @@ def assumed_head_dim(view: View) -> float:
 
 def stated_theta(view: View) -> object:
     """Return the rope base that the config states, in either spelling; 10000 if it states none."""
-    bases = (value_at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
+    bases = (at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
     return next((theta for theta in bases if theta is not None), 10000.0)
 
 
@@ -324,17 +340,17 @@ class Case(Struct, frozen=True, dict=True):
         """Return a switch as the release reads it; false if the release has no such switch."""
         flag, view = self.behaviour.flags.get(name, Flag()), self.view
         if flag.any:
-            return any(value_at(view.flat, path) for path in flag.any)
+            return any(at(view.flat, path) for path in flag.any)
         kind = str(view.config["speculators_model_type"]) if view.is_speculators else ""
         default = self.behaviour.speculators_defaults.get(kind, {}).get(name)
-        values = [*(value_at(view.flat, path) for path in flag.first), default]
+        values = [*(at(view.flat, path) for path in flag.first), default]
         return bool(next((value for value in values if value is not None), None))
 
     @property
     def aux_count(self) -> int:
         """The number of aux states that the release builds fc for."""
         counted = self.behaviour.aux_count[self.view.model_class]
-        for value in (value_at(self.view.flat, path) for path in counted.paths):
+        for value in (at(self.view.flat, path) for path in counted.paths):
             if isinstance(value, int) or (isinstance(value, list) and value):
                 return value if isinstance(value, int) else len(value)
         return counted.otherwise
@@ -404,7 +420,7 @@ def has(feature: Feature) -> Condition:
 
 def when(holds: Callable[[View], object]) -> Condition:
     """Return a condition that holds for checkpoints with `holds` true, whatever the release."""
-    return lambda case: bool(holds(case.view))
+    return lambda case: case.view.meets(holds)
 
 
 def misread(flag: str) -> Condition:
@@ -458,13 +474,7 @@ def lacks_padded_rows(view: View) -> bool:
 
 def is_short(positions: Callable[[Case], float]) -> Condition:
     """Return a condition that holds if the drafter gets fewer positions than the target's."""
-    return lambda case: positions(case) < (target_positions(case.view) or 0)
-
-
-def target_positions(view: View) -> int | None:
-    """Return the target's max_position_embeddings; None without a target that states them."""
-    positions = text_part(view.target).get(POSITIONS)
-    return positions if isinstance(positions, int) else None
+    return lambda case: positions(case) < (case.view.target_positions or 0)
 
 
 def trained_part(view: View) -> float:
@@ -629,7 +639,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "share": view.drafter.rope.rotated_part,
         "prefixes": " or ".join(case.refused_prefixes),
         "stated_aux": case.aux_count,
-        "target_positions": target_positions(view),
+        "target_positions": view.target_positions,
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
         "rope_kind": (view.drafter.rope.scaling or {}).get("rope_type"),
         "rows": _embedding_rows(view),

@@ -7,7 +7,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.behaviour import IDS, is_since, is_within, value_at
+from eaglectl.engines.behaviour import IDS, is_since, is_within
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.view import (
@@ -30,13 +30,12 @@ from eaglectl.engines.view import (
     other_scaling,
     stated_theta,
     target_is,
-    target_positions,
     tied_head,
     unread,
     untargeted,
     when,
 )
-from eaglectl.formats.config_keys import ROPE_TABLES, mask_token
+from eaglectl.formats.config_keys import ROPE_TABLES, at, mask_token
 from eaglectl.formats.format import ModelClass
 from eaglectl.text import brief
 
@@ -129,7 +128,7 @@ def _unread_here(flag: str) -> Condition:
 
 def _nested_norm_before_fc(case: Case) -> bool:
     flag, flat = "norm_before_fc", case.view.flat
-    is_nested = bool(value_at(flat, f"eagle_config.{flag}")) and not flat.get(flag)
+    is_nested = bool(at(flat, f"eagle_config.{flag}")) and not flat.get(flag)
     return is_nested and unread(flag)(case)
 
 
@@ -140,7 +139,7 @@ def _only_rope_parameters(view: View) -> bool:
 
 def _table_parts(view: View) -> set[object]:
     # the parts of a head to rotate that objects of the config state, apart from the key at its top
-    return {value_at(view.flat, f"{name}.partial_rotary_factor") for name in ROPE_TABLES} - {None}
+    return {at(view.flat, f"{name}.partial_rotary_factor") for name in ROPE_TABLES} - {None}
 
 
 def _unlisted_target(case: Case) -> bool:
@@ -164,7 +163,7 @@ def _mask_keys(release: str) -> list[str]:
 
 def _unread_mask_token(case: Case) -> bool:
     view = case.view
-    is_read = any(value_at(view.config, path) is not None for path in _mask_keys(case.release))
+    is_read = any(at(view.config, path) is not None for path in _mask_keys(case.release))
     # of a speculators config vLLM copies the token to pard_token itself (algos.py 0.27.1:86)
     is_needed = Feature.PARALLEL in view.features and not view.is_speculators
     return is_needed and mask_token(view.config) is not None and not is_read
@@ -195,7 +194,7 @@ def _table_length(case: Case) -> float:
     """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.33.0)."""
     positions, kind, factor, original = case.view.reach
     if is_since("0.27.0", case.release):  # it is raised (config/speculative.py 0.27.0:1165)
-        positions = max(positions, target_positions(case.view) or 0)
+        positions = max(positions, case.view.target_positions or 0)
     # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
     if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
         length = original * factor
@@ -218,7 +217,7 @@ def _drafted_length(case: Case) -> float:
 
 
 def _reads_past(case: Case) -> bool:
-    positions: float = target_positions(case.view) or 0
+    positions: float = case.view.target_positions or 0
     if "V2" not in case.captured and is_since("0.11.0", case.release):
         positions = min(positions, _drafted_length(case))
     return _table_length(case) < positions
@@ -231,7 +230,7 @@ def _stops_drafting(case: Case) -> bool:
 
 
 def _is_stopped(case: Case) -> bool:
-    return "V1" in case.captured and _drafted_length(case) < (target_positions(case.view) or 0)
+    return "V1" in case.captured and _drafted_length(case) < (case.view.target_positions or 0)
 
 
 def _packed_fc(view: View) -> bool:

@@ -127,10 +127,11 @@ TYPES: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
 
 
 def at(config: Mapping[str, Any], place: str) -> Any:
-    """Return the value at "key" or "object.key"; None if it is absent or null."""
+    """Return the value at a path such as "eagle_config.fc_norm"; None if it is absent or null."""
     value: Any = config
     for key in place.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        # most are dicts, and the test for a Mapping is slow
+        value = value.get(key) if type(value) is dict or isinstance(value, Mapping) else None
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from eaglectl.engines.behaviour import IDS, Fact, ranges
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import View, target_positions
+from eaglectl.engines.view import View
 from eaglectl.formats.commands import read_fix
 from eaglectl.formats.config_keys import POSITIONS, mask_token
 from eaglectl.judge.judgement import Subject
@@ -70,7 +70,7 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
         "{rope_scaling}": view.drafter.rope.scaling,
         "{share}": view.drafter.rope.rotated_part,
         "{norm_output_value}": norms.norm_output,
-        "{target_positions}": target_positions(view),
+        "{target_positions}": view.target_positions,
         "{fc_norm_value}": norms.fc_norm,
     }
     return {key: values[value] if isinstance(value, str) else value for key, value in fact.remedy.items()}
@@ -114,6 +114,8 @@ def _place(fact: Fact, view: View) -> str:
 
 def _mended(engine: Engine, fact: Fact, subject: Subject) -> Iterator[Match]:
     # the releases that run the checkpoint as trained with an option: notes, unless the policy refuses it
+    if fact.option is None:
+        return
     options = [
         (applied.text, applied.option, release)
         for (name, release), facts in subject.applied_facts.items()
