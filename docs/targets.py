@@ -24,7 +24,9 @@ is not stated, the classes are those that transformers has for the `model_type`.
 A cell names the releases that capture the class, the file and line of the first of them, and *run* if the
 table was confirmed by running the engine with a tiny target. *no* is a class that the release has and cannot
 capture, *not there* a class that it does not have.
-A multimodal class *of text_config* captures the same states as the class of its language model.
+A multimodal class *of text_config* captures the same states as the class of its language model, and hands on
+what that does. *in stages* names the releases that hand the states of the class over the stages of a pipeline
+(`--pipeline-parallel-size`); no other release runs EAGLE-3 there.
 """
 # what users serve, by family
 FAMILIES: Mapping[str, Sequence[str]] = {
@@ -148,11 +150,25 @@ def _captured(engines: Sequence[str]) -> list[str]:
 
 def _table(engines: Sequence[str], names: Sequence[str]) -> str:
     head = [
-        f"| class | {' | '.join(ENGINES[engine].title for engine in engines)} |",
-        f"|---{'|---' * len(engines)}|",
+        f"| class | {' | '.join(ENGINES[engine].title for engine in engines)} | in stages |",
+        f"|---{'|---' * len(engines)}|---|",
     ]
-    rows = [f"| `{name}` | {' | '.join(_cell(engine, name) for engine in engines)} |" for name in names]
+    rows = [
+        f"| `{name}` | {' | '.join(_cell(engine, name) for engine in engines)} | {_stages(engines, name)} |"
+        for name in names
+    ]
     return "\n".join([*head, *rows, ""])
+
+
+def _stages(engines: Sequence[str], name: str) -> str:
+    """The releases that hand the class's states over the stages of a pipeline."""
+    parts = []
+    for engine in engines:
+        releases = ENGINES[engine].releases
+        rows = {release: target_class(engine, release, name) for release in releases}
+        if relaying := [release for release, row in rows.items() if row and row.relays]:
+            parts.append(f"{ENGINES[engine].title} {ranges(relaying, releases)}")
+    return "; ".join(parts) or "no"
 
 
 def _cell(engine: str, name: str) -> str:

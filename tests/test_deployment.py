@@ -178,3 +178,52 @@ def test_a_size_that_is_no_number_of_gpus_is_a_wrong_call(
 ) -> None:
     assert run(["validate", NATIVE, "--target", TARGET, f"--tensor-parallel-size={text}"]) == 2
     assert "--tensor-parallel-size" in capsys.readouterr().err
+
+
+LLAVA = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "model_type": "llava",
+    "text_config": {**json.loads((FIXTURES / "target/config.json").read_text()), "model_type": "llama"},
+}
+OTHERS = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("source", "changed", "engine", "outcome"),
+    [
+        (NATIVE, {}, "vllm==0.29.0", "fails"),
+        (NATIVE, {}, "vllm==0.30.0", "as trained"),
+        (NATIVE, OTHERS, "vllm==0.33.0", "fails"),
+        # a subclass of Qwen2 that says no, and wrappers, which are as their language model
+        (NATIVE, {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]}, "vllm==0.32.0", "fails"),
+        (NATIVE, LLAVA, "vllm==0.32.0", "as trained"),
+        (NATIVE, {**LLAVA, "text_config": {**LLAVA["text_config"], **OTHERS}}, "vllm==0.32.0", "fails"),
+        (NATIVE, {}, "sglang==0.5.14", "fails"),
+        (NATIVE, {}, "sglang", "fails"),
+        (NATIVE, {"model_type": "unheard_of", "architectures": ["Foo"]}, "vllm", "unknown"),
+    ],
+)
+def test_stages_of_a_pipeline_run_where_the_targets_class_hands_its_states_on(
+    source: str, changed: dict[str, Any], engine: str, outcome: str, tmp_path: Path
+) -> None:
+    target = target_with(tmp_path, **changed)
+    (verdict,) = eaglectl.inspect(source, target=target, pipeline_parallel_size=2, engines=[engine]).requested
+    assert verdict.outcome == outcome, verdict.reasons
+    (alone,) = eaglectl.inspect(source, target=target, engines=[engine]).requested
+    assert alone.outcome == ("unknown" if outcome == "unknown" else "as trained"), alone.reasons
+
+
+def test_a_parallel_drafter_runs_in_no_stages() -> None:
+    source = str(FIXTURES / "producers/speculators/peagle-llama")
+    options: dict[str, Any] = {"target": TARGET, "engines": ["vllm==0.32.0"], "assume": True}
+    (alone,) = eaglectl.inspect(source, **options).requested
+    (verdict,) = eaglectl.inspect(source, pipeline_parallel_size=2, **options).requested
+    assert "EGL1093" in verdict.rules and "EGL1093" not in alone.rules
+
+
+def test_what_to_do_instead_of_stages_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = ["--engine", "vllm==0.29.0", "--pipeline-parallel-size", "2"]
+    assert run(["validate", NATIVE, "--target", TARGET, *stages]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "fc gets fewer than it takes" in text
+    assert "split the target with --tensor-parallel-size" in text

@@ -169,8 +169,8 @@ def test_a_dry_run_says_what_is_dequantised_and_why(tmp_path: Path) -> None:
     assert "fc is written dequantised, as BF16: SGLang 0.5.23 builds it without quantisation" in text
     assert "fc.input_scale of a module that is dequantised" in " ".join(text.split())
     assert not (tmp_path / "out").exists()
-    kept = call("convert", folder, "--for", "vllm", "--dry-run", "-o", tmp_path / "out").out
-    assert "dequantised" not in kept
+    unchanged = call("convert", folder, "--for", "vllm", "--dry-run", "-o", tmp_path / "out").out
+    assert "dequantised" not in unchanged
 
 
 def test_the_release_that_is_named_decides(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_the_release_that_is_named_decides(tmp_path: Path) -> None:
     assert outcomes(out, "vllm==0.19.0", "vllm==0.32.0") == ["as trained", "as trained"]
     # nothing quantised is left, so nothing may say that something is
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
-    kept = tmp_path / "kept"
-    assert call("convert", folder, "--engine", "vllm==0.32.0", "-o", kept).code == 0
-    assert "lm_head.weight_packed" in read_safetensors(kept / "model.safetensors")
+    unchanged = tmp_path / "unchanged"
+    assert call("convert", folder, "--engine", "vllm==0.32.0", "-o", unchanged).code == 0
+    assert "lm_head.weight_packed" in read_safetensors(unchanged / "model.safetensors")
 
 
 def test_the_command_that_validate_prints_repairs_it(tmp_path: Path) -> None:

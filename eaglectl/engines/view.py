@@ -56,7 +56,8 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     the class that a wrapper passes layers on to, or OF_CONFIG if its text_config decides. `backend` is the
     library of a model that is not the engine's own. `state` describes captured states that are no boundary,
     or what happens to its ids if its decoder does not read them. `last`: the state after the last layer is
-    captured too. `source` is the place in `since`, the release that introduced this.
+    captured too. `relays`: its states are handed on over the stages of a pipeline. `source` is the place in
+    `since`, the release that introduced this.
     """
 
     architecture: Name
@@ -69,13 +70,13 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     backend: str = ""
     state: str = ""
     last: bool = False
+    relays: bool = False
 
 
 class TargetReading(Struct, frozen=True):
     """Whether a release captures a target's hidden states; if not, `text` states what it does instead.
 
-    `target` is the class as messages name it, or the model type. `last`: the state after the last layer is
-    captured too.
+    `target` is the class as messages name it, or the model type. `last` and `relays` are the class's.
     """
 
     captures: Captures
@@ -84,6 +85,7 @@ class TargetReading(Struct, frozen=True):
     source: str = ""
     state: str = ""
     last: bool = False
+    relays: bool = False
 
 
 def targets_data(engine: str) -> Mapping[str, Any]:
@@ -188,14 +190,22 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
         captures: Captures = "absent" if other["fails"] else "unknown"
         return TargetReading(captures, row.architecture, other["text"], other["source"])
     if row.language_model != OF_CONFIG:
-        return TargetReading("captures", row.architecture, source=source, state=row.state, last=row.last)
+        return TargetReading(
+            "captures",
+            row.architecture,
+            source=source,
+            state=row.state,
+            last=row.last,
+            relays=row.relays,
+        )
     # a wrapper captures what the language model of its text_config does; without an outer type the model type
     # is the wrapper's own
     kinds = architectures(target.model_type or "") if target.outer_type else ()
     inner = [inner_class for name in kinds if (inner_class := target_class(engine, release, name))]
     inner_captures = {inner_class.captures for inner_class in inner}
     if inner_captures == {"captures"}:
-        return TargetReading("captures", row.architecture, source=source)
+        relays = all(inner_class.relays for inner_class in inner)
+        return TargetReading("captures", row.architecture, source=source, relays=relays)
     inner_type = target.model_type if target.outer_type else "that is not stated"
     named = f"{row.architecture} with a language model of type {inner_type}"
     if inner_captures == {"lacks"}:
@@ -572,6 +582,11 @@ def yarn_keys(case: Case) -> tuple[str, ...]:
     )
 
 
+def in_stages(view: View) -> bool:
+    """Whether the engine is to split the target's layers into stages of a pipeline."""
+    return (view.drafter.target.pipeline_parallel or 1) > 1
+
+
 def other_scaling(view: View) -> bool:
     """Whether the drafter was trained with a rope scaling other than yarn."""
     return (view.drafter.rope.scaling or {}).get("rope_type", "default") not in ("default", "yarn")
@@ -607,6 +622,7 @@ COMMON: Mapping[str, Condition] = {
         lambda view: not view.is_speculators and view.config.get("target_hidden_size", "absent") is None
     ),
     "parallel": has(Feature.PARALLEL),
+    "pipeline": when(in_stages),
     "partial-rotary": when(
         lambda view: trained_part(view) not in (1, view.flat.get("partial_rotary_factor"))
     ),

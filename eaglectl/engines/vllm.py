@@ -21,6 +21,7 @@ from eaglectl.engines.view import (
     dimensions,
     factor_words,
     has,
+    in_stages,
     is_listed,
     lacks_padded_rows,
     lacks_rows,
@@ -261,8 +262,18 @@ def _uncaptured(case: Case) -> list[int]:
     return sorted({layer for layers in case.captured.values() for layer in layers.boundaries or ()} & lacking)
 
 
+def _relays(case: Case) -> bool | None:
+    """Return whether the target's class hands its states over stages, which V2 alone does; None: unknown."""
+    reading = case.target_reading
+    if "V2" in case.captured and (reading is None or reading.captures == "unknown"):
+        return None
+    return "V2" in case.captured and reading is not None and reading.relays
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
+    "pipeline-class": lambda case: in_stages(case.view) and _relays(case) is False,
+    "pipeline-unknown": lambda case: in_stages(case.view) and _relays(case) is None,
     "yarn-factor": misread_factor(),
     "end-boundary": lambda case: bool(_uncaptured(case)),
     "mla-scaling": when(lambda view: other_scaling(view) and view.reach[3]),

@@ -558,20 +558,11 @@ def _unread_maps(judgement: "Judgement") -> Iterator[str]:
         yield from (entry.reason for entry in judgement.unchecked if entry.rule.name == "d2t-absolute")
 
 
-def _unjudged_stages(target: Target) -> Iterator[str]:
-    # which classes of targets hand their states on is in the notes of docs/reference/targets.md alone
-    if (target.pipeline_parallel or 1) > 1:
-        yield (
-            f"whether the target hands its states over {target.pipeline_parallel} pipeline stages was not"
-            " looked at; leave --pipeline-parallel-size out, or see docs/reference/targets.md"
-        )
-
-
 def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
     subject = judgement.subject
     return RuleResults(
         judgement.errors,
-        [*_unread_maps(judgement), *_unjudged_stages(judgement.subject.target.known)],
+        [*_unread_maps(judgement)],
         "weights not read" if subject.headers_only and subject.value_errors is None else "",
         ids,
         {finding.rule.id for finding in judgement.findings},

@@ -75,7 +75,8 @@ class Bad:
 
     `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
     eaglectl.json, `beside` the name of other weights in its folder. The target's tokenizer has `tokens` ids;
-    with 0 it has no tokenizer. With `option` on its command line, the engine runs it as trained.
+    with 0 it has no tokenizer. With `option` on its command line, the engine runs it as trained. `stages` are
+    those of the target.
     """
 
     rule: str
@@ -92,6 +93,7 @@ class Bad:
     beside: str = ""
     tokens: int = 0
     option: str = ""
+    stages: int | None = None
 
 
 def build(bad: Bad, parent: Path) -> Path:
@@ -131,4 +133,5 @@ def judged(bad: Bad, parent: Path, **given: Any) -> Report:
         vocabulary = {str(token): token for token in range(bad.tokens)}
         (parent / "target/tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
     answers = Answers(semantics=bad.answers)
+    given |= {"pipeline_parallel_size": bad.stages} if bad.stages else {}
     return eaglectl.validate(build(bad, parent), engines=[bad.engine], answers=answers, **given)

@@ -159,7 +159,8 @@ FULL_CONFIG, NEITHER = {"draft_vocab_size": VOCAB, **NO_IDS}, {**NO_HEAD, **NO_E
 QWEN3_VL = {"architectures": ["Qwen3VLForConditionalGeneration"]}
 GRANITE = of("granite", "GraniteMoeHybridForCausalLM")
 LONGER = {"max_position_embeddings": 131072}
-LONGER_MOE = {**LONGER, **of("qwen3_moe", "Qwen3MoeForCausalLM")}
+MOE = of("qwen3_moe", "Qwen3MoeForCausalLM")
+LONGER_MOE = {**LONGER, **MOE}
 LLAVA = {**of("llava", "LlavaForConditionalGeneration"), "text_config": {"model_type": "foo_bar"}}
 OF_SPECULATORS = {
     **dict.fromkeys(LATENT_LAYER, ABSENT),
@@ -289,6 +290,10 @@ BAD = (
     vllm("mlp-bias-overstated", {"mlp_bias": True}),
     vllm("biases-partial", {"attention_bias": True}, biases("q", "k", "v")),
     vllm("biases-without-place", tensors={"fc.bias": floats("fc.bias", HIDDEN)}),
+    Bad("vllm-pipeline", "vllm==0.29.0", says="fewer than it takes", target={}, stages=2),
+    vllm("pipeline-class", says="Qwen3MoeForCausalLM", target=MOE, stages=2),
+    vllm("pipeline-unknown", says="pass --target", is_blind=True, stages=4),
+    sglang("pipeline", says="EAGLE3 with pipeline stages", target={}, stages=2),
     Bad("vllm-quantised-target", "vllm==0.11.0", NO_IDS, NO_EMBEDDING, target=QUANTISED),
     Bad("vllm-head-absent", "vllm==0.11.0", FULL_CONFIG, NEITHER),
     Bad("vllm-embedding-short", "vllm==0.32.0", says="of 64 rows", target=MORE_ROWS, tokens=65),

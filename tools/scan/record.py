@@ -21,7 +21,7 @@ from tools.scan.sources import Sources
 
 DATA = Path(data.__file__).parent
 RECORDS = DATA.parent.parent / "tests/engine/targets"
-RULES = ("captures", "adds_one", "default", "language_model", "backend", "state", "last")
+RULES = ("captures", "adds_one", "default", "language_model", "backend", "state", "last", "relays")
 RUN = {"captured": True, "refused": False}
 PARTS = {"vllm": vllm_sources.PARTS["targets"], "sglang": sglang_sources.PARTS["targets"]}
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]

@@ -5,7 +5,7 @@ Registered classes, what they read, names that are dropped or refused, runners, 
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tools.scan.extraction import (
     KEYS,
@@ -42,6 +42,10 @@ INTERFACE = "SupportsEagle3"
 # how a wrapper builds its language model, and the classes that it names there
 BUILDS_INNER = re.compile(r"init_vllm_registered_model\((.*?)\n {8}\S", re.DOTALL)
 NAMED_INNER = re.compile(r"architectures=\[\s*\"(\w+)\"")
+# how a class builds its decoder: by name, in a method, or from an attribute; and a language model of its own
+BUILDS_DECODER = re.compile(r"self\.model = (?:self\.)?(\w+)\(")
+OWN_LANGUAGE_MODEL = re.compile(r"self\.language_model = (\w+)\(")
+RELAYS = re.compile(r"^    supports_aux_hidden_states_over_pp\b[^=\n]*= (True|False)", re.MULTILINE)
 ALGORITHMS = "transformers_utils/configs/speculators/algos.py"
 AUX = ("aux-layers", "aux-unknown", "aux-runner", "ids-unsorted")
 WATCHED = (
@@ -283,7 +287,29 @@ def _target(classes: Classes, text: ClassText, named: Mapping[str, tuple[str, st
         row["language_model"] = inner[1] if inner else OF_CONFIG
         if inner and (other := _class_of(classes, *named.get(inner[1], ("", inner[1])))):
             row["captures"] = _has_interface(classes, other)
-    return row
+            text = other
+    return row | ({"relays": True} if row["captures"] and _relays(classes, text) else {})
+
+
+def _relays(classes: Classes, text: ClassText) -> bool:
+    """Whether the decoder of a class hands its aux states on to the next stage of a pipeline.
+
+    The decoder is that of v1/worker/gpu/spec_decode/eagle/eagle3_utils.py, _inner_decoder (0.32.0).
+    """
+    lineage = classes.lineage(text)
+    if named := _first(OWN_LANGUAGE_MODEL, lineage):
+        inner = classes.find(named, text.path)
+        return inner is not None and _relays(classes, inner)
+    name = _first(BUILDS_DECODER, lineage)
+    for built_in in (rf"def {name}\(.*?return (\w+)\(", rf"^    {name}\b[^=\n]*= (\w+)"):
+        name = _first(re.compile(built_in, re.DOTALL | re.MULTILINE), lineage) or name
+    decoder = classes.find(name or "", text.path)
+    return decoder is not None and _first(RELAYS, classes.lineage(decoder)) == "True"
+
+
+def _first(pattern: re.Pattern[str], lineage: Iterable[ClassText]) -> str | None:
+    """What a pattern names in the nearest class that has it."""
+    return next((match[1] for part in lineage if (match := pattern.search(part.body))), None)
 
 
 def _has_interface(classes: Classes, text: ClassText) -> bool:

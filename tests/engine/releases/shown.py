@@ -124,9 +124,10 @@ PARALLEL = "the recorded cases draft one token after another"
 TARGETS = "tests/engine/targets runs the classes of targets (vllm_targets.json)"
 GPU = "of the V2 runner of a release whose CPU build has none, or of a release without V1"
 NO_REFERENCE = "no layout has a place for what was trained, so nothing says what it drafts"
+GPU_STAGES = "of a target in stages, each of which needs a device"
 NOT_RUN = "no drafter of the recorded cases shows it yet"
 # what no drafter can show on a CPU build, or is recorded elsewhere
-UNCOUNTED = (EARLY, OPEN, MLA, GPU, TARGETS, NO_REFERENCE)
+UNCOUNTED = (EARLY, OPEN, MLA, GPU, GPU_STAGES, TARGETS, NO_REFERENCE)
 # why a CPU build of vLLM does not show the others
 UNSHOWN: Mapping[str, str] = {
     "no-class-mla": EARLY,
@@ -158,6 +159,9 @@ UNSHOWN: Mapping[str, str] = {
     "mla-rope-base": EARLY,
     "drafting-stops-by-runner": OPEN,
     "positions": NOT_RUN,
+    "pipeline": GPU_STAGES,
+    "pipeline-class": GPU_STAGES,
+    "pipeline-unknown": OPEN,
     "quantised-module": NOT_RUN,
     "quantised-names": NOT_RUN,
     "quantised-targets": EARLY,
