@@ -334,7 +334,6 @@ BAD = (
     vllm("rope-base", says="and 10000", answers={"rope": "10000"}, where="rope_theta"),
     Bad("vllm-rope-parameters-unread", "vllm>=0.17,<0.19.1", NEWER_ROPE, says="transformers 4"),
     Bad("vllm-rope-parameters-by-chance", "vllm==0.23.0", NEWER_ROPE, is_blind=True),
-    Bad("vllm-rope-parameters-unread", "vllm==0.11.2", base="speculators/default", says="transformers 4"),
     vllm("partial-rotary", HALF_ROTATED, answers={"rope": "plain"}, says="and 1.0 of each was trained"),
     vllm("norm-output-overstated", {"norm_output": True}, answers={"norm_output": "false"}),
     vllm(
@@ -581,6 +580,7 @@ WITH_OTHERS = (
     Bad("vllm-speculators-fc-norm", "vllm==0.24.0", base="speculators/eagle3.1"),
     sglang("attention-bias", base="vllm/bias"),
     sglang("ids-twice", {IDS: [2, 4, 4], **nested(**{IDS: [1, 3, 3]})}),
+    Bad("vllm-rope-parameters-unread", "vllm==0.11.2", base="speculators/default"),
     sglang("absorbed-names", base="sglang/mla-absorbed"),
     sglang("mla-aux-count", TWO_IDS, base="vllm/mla"),
 )
