@@ -131,7 +131,7 @@ TYPES: Mapping[str, Any] = {
     "EngineRun.name": Annotated[
         str, Meta(extra_json_schema={"enum": ["vllm", "sglang", "reference", "server"]})
     ],
-    "FactEvidence.rule": Annotated[str, Meta(pattern="^EGL1[0-2][0-9]{2}$")],
+    "FactEvidence.rule": Annotated[str, Meta(pattern="^EGL(1[0-2]|20)[0-9]{2}$")],
     "Finding.url": str,
     "Inspection.aux_readings": tuple[
         shape(

@@ -179,14 +179,25 @@ def test_the_release_that_is_named_decides(tmp_path: Path) -> None:
     config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
     folder = drafter_folder(tmp_path, config=config, tensors=packed("lm_head"))
     out = tmp_path / "out"
-    assert outcomes(folder, "vllm==0.19.0", "vllm==0.32.0") == ["fails", "as trained"]
+    assert outcomes(folder, "vllm==0.19.0", "vllm==0.21.0") == ["fails", "as trained"]
     assert call("convert", folder, "--engine", "vllm==0.19.0", "-o", out).code == 0
     assert outcomes(out, "vllm==0.19.0", "vllm==0.32.0") == ["as trained", "as trained"]
     # nothing quantised is left, so nothing may say that something is
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
     unchanged = tmp_path / "unchanged"
-    assert call("convert", folder, "--engine", "vllm==0.32.0", "-o", unchanged).code == 0
+    assert call("convert", folder, "--engine", "vllm==0.21.0", "-o", unchanged).code == 0
     assert "lm_head.weight_packed" in read_safetensors(unchanged / "model.safetensors")
+
+
+def test_a_packed_head_is_plain_for_a_runner_that_compares_heads(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8, "type": "int"}}}
+    table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
+    folder, out = drafter_folder(tmp_path, config=config, tensors=packed("lm_head")), tmp_path / "out"
+    assert outcomes(folder, "vllm==0.32.0") == ["fails"]
+    done = call("convert", folder, "--engine", "vllm==0.32.0", "-o", out)
+    assert done.code == 0 and "stops at a packed one with its V2 runner" in " ".join(done.out.split())
+    assert outcomes(out, "vllm==0.32.0") == ["as trained"]
 
 
 def test_the_command_that_validate_prints_repairs_it(tmp_path: Path) -> None:

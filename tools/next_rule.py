@@ -6,11 +6,14 @@ from eaglectl.judge.rule import FAMILIES, rules
 
 
 def next_ids() -> dict[str, str]:
-    """Return the id after the last one of each family, by the family's name."""
-    numbers = {family: [hundreds * 100] for hundreds, family in FAMILIES.items()}
-    for rule in rules():
-        numbers[rule.family].append(rule.number)
-    return {family: f"EGL{max(taken) + 1:03}" for family, taken in numbers.items()}
+    """Return the id after the last one of each family, by the family's name; a full hundred has another."""
+    taken = {rule.number for rule in rules()}
+    free = {}
+    for hundreds, family in FAMILIES.items():
+        last = max((number for number in taken if number // 100 == hundreds), default=hundreds * 100)
+        if last % 100 < 99:
+            free[family] = f"EGL{last + 1:03}"
+    return free
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from eaglectl.drafter.tensors import (
     quantised_modules,
 )
 from eaglectl.engines.registry import ENGINES, EngineRequest, usual_release
-from eaglectl.engines.view import EDGES, unbuilt
+from eaglectl.engines.view import EDGES, stops_at_head, unbuilt
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.format import Layout
@@ -31,22 +31,17 @@ KEY = "quantization_config"
 def with_plain_edges(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, engines: Sequence[EngineRequest]
 ) -> TransformedDrafter:
-    """Return the drafter with each fc, lm_head and embedding dequantised that a release builds plain.
+    """Return the drafter with each fc, lm_head and embedding dequantised that a release does not take so.
 
     The releases are those of `engines`, else the usual one of each of the layout's. A method that the
     reference does not multiply out stays as it is. Raises UsageError without torch.
     """
-    releases = _plain_in(drafter, engines or [*map(usual_release, layout.engines)])
-    weights = {name: weight for name in releases if (weight := _dequantised(checkpoint, drafter, name))}
+    reasons = _reasons(drafter, engines or [*map(usual_release, layout.engines)])
+    weights = {name: weight for name in reasons if (weight := _dequantised(checkpoint, drafter, name))}
     if not weights:
         return TransformedDrafter(drafter)
     notes = tuple(
-        Note(
-            "note",
-            name,
-            f"{name} is written dequantised, as {weight.dtype}: {releases[name]} builds it without"
-            " quantisation",
-        )
+        Note("note", name, f"{name} is written dequantised, as {weight.dtype}: {reasons[name]}")
         for name, weight in weights.items()
     )
     parts = {name: tensor for module in weights for name, tensor in _parts(drafter, module).items()}
@@ -64,15 +59,19 @@ def with_plain_edges(
     return TransformedDrafter(plain, notes, {"dequantised": [*weights]})
 
 
-def _plain_in(drafter: Drafter, requests: Sequence[EngineRequest]) -> Mapping[str, str]:
-    # the quantised modules that some release builds plain, and the last such release in words
-    return {
-        module: f"{ENGINES[request.engine].title} {release}"
-        for request in requests
-        for release in (request.releases if request.engine in ENGINES else ())
-        for module in unbuilt(request.engine, release, drafter)
-        if module in EDGES
-    }
+def _reasons(drafter: Drafter, requests: Sequence[EngineRequest]) -> Mapping[str, str]:
+    # the quantised modules that some release does not take so, and why: what the last such release does
+    reasons = {}
+    for request in requests:
+        for release in request.releases if request.engine in ENGINES else ():
+            name = f"{ENGINES[request.engine].title} {release}"
+            if stops_at_head(request.engine, release, drafter):
+                reasons["lm_head"] = f"{name} stops at a packed one with its V2 runner"
+            modules = unbuilt(request.engine, release, drafter)
+            reasons |= {
+                module: f"{name} builds it without quantisation" for module in modules if module in EDGES
+            }
+    return reasons
 
 
 def _parts(drafter: Drafter, module: str) -> Mapping[str, Tensor]:

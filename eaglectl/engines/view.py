@@ -23,7 +23,7 @@ from eaglectl.drafter.drafter import (
     Target,
     yarn_factor,
 )
-from eaglectl.drafter.tensors import quantised_modules
+from eaglectl.drafter.tensors import packed_names, quantised_modules
 from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within
 from eaglectl.engines.data import cached, load, read
 from eaglectl.files.checkpoint import Checkpoint
@@ -564,6 +564,13 @@ def unbuilt(engine: str, release: str, drafter: Drafter) -> tuple[str, ...]:
     if not is_within(data["head_methods"].get(method, "<0"), release):
         built.discard("lm_head")
     return tuple(sorted(parts - built))
+
+
+def stops_at_head(engine: str, release: str, drafter: Drafter) -> bool:
+    """Return whether a runner of the release stops at the drafter's head because it is packed."""
+    data = load(engine).get("quantised", {})
+    is_packed = not packed_names("lm_head").isdisjoint(drafter.tensors)
+    return is_packed and is_within(data.get("stops_at_packed_head", "<0"), release)
 
 
 def yarn_keys(case: Case) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ from eaglectl.engines.view import (
     misread_factor,
     other_scaling,
     stated_theta,
+    stops_at_head,
     target_is,
     tied_head,
+    unbuilt,
     unread,
     untargeted,
     when,
@@ -270,6 +272,35 @@ def _relays(case: Case) -> bool | None:
     return "V2" in case.captured and reading is not None and reading.relays
 
 
+def _own_head_packed(case: Case) -> bool:
+    """Whether the V2 runner, which shares equal heads (_should_share), meets a packed one of the drafter."""
+    drafter = case.view.drafter
+    is_built = "lm_head" not in unbuilt(case.engine, case.release, drafter)
+    return "V2" in case.captured and is_built and stops_at_head(case.engine, case.release, drafter)
+
+
+def _targets_head_packed(case: Case) -> bool:
+    """Whether the V2 runner compares the drafter's own head with a packed one of the target."""
+    table = case.view.target.get("quantization_config")
+    has_both = "V2" in case.captured and case.view.drafter.has_head and isinstance(table, Mapping)
+    return has_both and _packs_head(table)
+
+
+def _packs_head(table: Mapping[str, Any]) -> bool:
+    # whether vLLM packs the head by a quantisation config (auto_gptq.py 0.32.0:198, auto_awq.py 0.32.0:245,
+    # compressed_tensors.py 0.32.0:186; "Linear" does not name a ParallelLMHead, config_utils.py 0.32.0:392)
+    groups = table.get("config_groups")
+    if method_of(table) != "compressed-tensors" or not isinstance(groups, Mapping):
+        return method_of(table) in ("gptq", "awq") and table.get("lm_head") is True
+    packing = (
+        group
+        for group in groups.values()
+        if isinstance(group, Mapping) and "pack" in str(group.get("format") or table.get("format"))
+    )
+    targets = [name for group in packing for name in group.get("targets") or ()]
+    return is_listed("lm_head", targets) and not is_listed("lm_head", table.get("ignore") or ())
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "pipeline-class": lambda case: in_stages(case.view) and _relays(case) is False,
@@ -340,6 +371,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "quantised-names": when(_packed_fc),
     "quantised-targets": when(
         lambda view: untargeted(view, f"model.layers.{view.drafter.target.depth or 0}.self_attn.q_proj")
+    ),
+    "packed-head": lambda case: [*case.captured] == ["V2"] and _own_head_packed(case),
+    "packed-target-head": lambda case: [*case.captured] == ["V2"] and _targets_head_packed(case),
+    "packed-head-by-runner": lambda case: (
+        "V1" in case.captured and (_own_head_packed(case) or _targets_head_packed(case))
     ),
     "quantised-absent": has(Feature.QUANTISED),
     "quantised-target": when(

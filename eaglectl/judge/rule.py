@@ -45,6 +45,7 @@ FAMILIES = {
     10: "serving: vLLM",
     11: "serving: SGLang",
     12: "serving: llama.cpp",
+    20: "serving: vLLM",  # after EGL1099
 }
 
 
@@ -397,8 +398,9 @@ def rule_ids(texts: Iterable[str]) -> frozenset[str]:
     """Return the ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
     ids: set[str] = set()
     for text in texts:
-        family = {rule.id for rule in rules() if text.upper() in ("EGL", f"EGL{rule.number // 100}")}
-        ids |= family or {find_rule(text).id}
+        families = {name for hundreds, name in FAMILIES.items() if text.upper() in ("EGL", f"EGL{hundreds}")}
+        of_families = {rule.id for rule in rules() if rule.family in families}
+        ids |= of_families or {find_rule(text).id}
     return frozenset(ids)
 
 

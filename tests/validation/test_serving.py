@@ -185,6 +185,15 @@ ONLY_HEAD = {
     "config_groups": {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8}}},
     "ignore": [],
 }
+# whose head, but no other module, is listed by name for the drafter; the layers are plain
+LISTED_HEAD = {
+    **PACKED_LINEAR,
+    "config_groups": {"group_0": {"targets": ["lm_head", "Linear"], "weights": {"num_bits": 8}}},
+    "ignore": ["re:.*(fc|proj)$"],
+}
+GPTQ_TARGET = {"quantization_config": {"quant_method": "gptq", "bits": 4, "lm_head": True}}
+BY_NAME = {"config_groups": {"group_0": {"targets": ["re:.*lm_head"], "weights": {"num_bits": 8}}}}
+PACKED_TARGET = {"quantization_config": {**PACKED_LINEAR, **BY_NAME, "ignore": []}}
 PACKED_HEAD = {
     "lm_head.weight": None,
     "lm_head.weight_packed": ("I32", (DRAFT, HIDDEN // 4), bytes(DRAFT * HIDDEN)),
@@ -352,6 +361,16 @@ BAD = (
     sglang("quantised-module", QUANTISED, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
     vllm("quantised-module", QUANTISED, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
     vllm("quantised-names", {"quantization_config": PACKED_LINEAR}, PACKED_OUTPUT, "model.fc"),
+    vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
+    vllm("packed-target-head", says="and the target's is packed", target=GPTQ_TARGET),
+    Bad("vllm-packed-target-head", "vllm==0.24.0", says="the target's", target=PACKED_TARGET),
+    Bad(
+        "vllm-packed-head-by-runner",
+        "vllm==0.25.1",
+        says="which runner it is",
+        target={**GPTQ_TARGET, **of("gemma4_text")},
+        is_blind=True,
+    ),
     sglang("mla-quantised", QUANTISED, in_float8(KV_B, 64, 512), base="vllm/mla"),
     sglang("speculators", base="speculators/plain"),
     sglang("architecture", {"architectures": ["Eagle3LlamaForCausalLM"]}, where="architectures"),
