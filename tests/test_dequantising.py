@@ -195,7 +195,7 @@ def test_a_packed_head_is_plain_for_a_runner_that_compares_heads(tmp_path: Path)
     config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
     folder, out = drafter_folder(tmp_path, config=config, tensors=packed("lm_head")), tmp_path / "out"
     assert outcomes(folder, "vllm==0.32.0") == ["fails"]
-    done = call("convert", folder, "--engine", "vllm==0.32.0", "-o", out)
+    done = call("convert", "-v", folder, "--engine", "vllm==0.32.0", "-o", out)
     assert done.code == 0 and "stops at a packed one with its V2 runner" in " ".join(done.out.split())
     assert outcomes(out, "vllm==0.32.0") == ["as trained"]
 

@@ -282,8 +282,9 @@ def _own_head_packed(case: Case) -> bool:
 def _targets_head_packed(case: Case) -> bool:
     """Whether the V2 runner compares the drafter's own head with a packed one of the target."""
     table = case.view.target.get("quantization_config")
-    has_both = "V2" in case.captured and case.view.drafter.has_head and isinstance(table, Mapping)
-    return has_both and _packs_head(table)
+    if "V2" not in case.captured or not case.view.drafter.has_head:
+        return False
+    return isinstance(table, Mapping) and _packs_head(table)
 
 
 def _packs_head(table: Mapping[str, Any]) -> bool:
