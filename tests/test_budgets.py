@@ -22,7 +22,7 @@ BUDGETS = {
     "judge": 2630,
     "modules": 1502,
     "publish": 705,
-    "reference": 887,
+    "reference": 889,
     "report": 1655,
     "run": 4349,
     "target": 331,

@@ -161,6 +161,16 @@ def test_the_numbers_are_exact_before_they_are_rounded(name: str) -> None:
     assert dequantised_rows(module, parts).flatten().tolist() == numbers
 
 
+@pytest.mark.parametrize(
+    ("size", "count", "rows"),
+    [(320, 3, 128), (384, 3, 128), (2880, 45, 64), (2880, 18, 160), (96, 3, 32), (64, 64, 1), (100, 1, 128)],
+)
+def test_a_scale_is_of_the_block_that_gives_their_number(size: int, count: int, rows: int) -> None:
+    from eaglectl.reference.quantised import block_size
+
+    assert block_size(size, count) == rows
+
+
 def test_a_dry_run_says_what_is_dequantised_and_why(tmp_path: Path) -> None:
     config = {"quantization_config": {**MODELOPT, "ignore": ["lm_head"]}}
     tensors = {**scaled(*MODULES, "fc"), "fc.input_scale": floats("fc", dtype="F32")}
