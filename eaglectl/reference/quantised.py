@@ -56,7 +56,7 @@ def dequantised_rows(module: str, parts: Mapping[str, tuple[str, tuple[int, ...]
 def block_size(size: int, count: int) -> int:
     """Return the rows or columns of a scale's block, `count` of which cover `size`.
 
-    It is a power of two where that gives `count` blocks, of which the last may be shorter; else all are equal.
+    It is a power of two where that gives `count` blocks, the last may be shorter; else all are equal.
     """
     equal = -(-size // count)
     power = 1 << (equal - 1).bit_length()
