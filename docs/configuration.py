@@ -24,6 +24,7 @@ EXAMPLE = """engines = ["vllm>=0.22", "sglang"]
 required = ["EGL003"]
 severities = { unknown-file = "error", EGL705 = "off" }
 fail-on = "warning"
+approximate = 0.2
 
 [allow]
 architectures = ["LlamaForCausalLMEagle3"]
@@ -89,6 +90,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
         case {"type": "object", "additionalProperties": inner}:
             kind = _kind(inner)
             return f"a table of {'texts' if kind == 'a text' else kind}"
+        case {"type": "number"}:
+            return "a number"
         case {"type": "boolean"}:
             return "true or false"
     return "a text"

@@ -36,12 +36,14 @@ class ServedAs(StrEnum):
 
     STARTED_SO: only with options of the engine's command line, which the verdict names. AS_PUBLISHED: facts
     about its training are open, but the release runs it as its authors did when they measured their published
-    figures.
+    figures. APPROXIMATE: a part of the network was replaced by one that engines have, and what that changes
+    was measured; a policy decides whether it passes.
     """
 
     AS_TRAINED = "as trained"
     STARTED_SO = "as trained, started so"
     AS_PUBLISHED = "as published"
+    APPROXIMATE = "approximately as trained"
     DIFFERS = "differs"
     FAILS = "fails"
     UNKNOWN = "unknown"
@@ -50,6 +52,11 @@ class ServedAs(StrEnum):
     def is_known_wrong(self) -> bool:
         """Whether the release is known not to run it as trained."""
         return self in (ServedAs.DIFFERS, ServedAs.FAILS)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the release is neither known to run it as trained nor known not to."""
+        return self in (ServedAs.APPROXIMATE, ServedAs.UNKNOWN)
 
     @property
     def is_served(self) -> bool:
@@ -64,15 +71,19 @@ class ServedAs(StrEnum):
 
     @property
     def level(self) -> int:
-        """The rank of the outcome: 3 if it is served, 0 if it does not start."""
-        return 3 if self.is_served else (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN).index(self)
+        """The rank of the outcome: 4 if it is served, 0 if it does not start."""
+        return (
+            4
+            if self.is_served
+            else (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN, ServedAs.APPROXIMATE).index(self)
+        )
 
     @property
     def check(self) -> CheckVerdict:
         """The outcome as the verdict of a check."""
         if self.is_known_wrong:
             return CheckVerdict.FAIL
-        return CheckVerdict.COULD_NOT_LOOK if self == ServedAs.UNKNOWN else CheckVerdict.PASS
+        return CheckVerdict.COULD_NOT_LOOK if self.is_open else CheckVerdict.PASS
 
 
 class DiffVerdict(StrEnum):

@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2439,
+    "api": 2469,
     "cli": 396,
     "commands": 1675,
     "conversion": 1912,
-    "drafter": 767,
-    "engines": 1422,
+    "drafter": 769,
+    "engines": 1424,
     "files": 2712,
-    "formats": 2195,
-    "in_engine": 431,
-    "judge": 2630,
-    "modules": 1502,
+    "formats": 2194,
+    "in_engine": 430,
+    "judge": 2631,
+    "modules": 1506,
     "publish": 705,
-    "reference": 889,
+    "reference": 898,
     "report": 1655,
-    "run": 4349,
+    "run": 4380,
     "target": 331,
 }
 # a producer's declaration, beside the budget of its package

@@ -14,7 +14,8 @@ from eaglectl.formats.format import Answers
 from eaglectl.run.probes import candidates
 from tests.builders import Stored, call, read_safetensors, refusal, write_safetensors
 from tests.conftest import FIXTURES
-from tests.open_facts import INNER, OUTER, _numbers, _stored
+from tests.open_facts import INNER, OUTER, OpenFact, _numbers, _stored, uneven
+from tests.pairs import SECOND, write_prompts
 
 PRODUCERS, TARGET = FIXTURES / "producers", str(FIXTURES / "target")
 HF, MEGATRON = PRODUCERS / "modelopt/hf-full-vocab", PRODUCERS / "modelopt-megatron/no-d2t"
@@ -147,6 +148,110 @@ def test_an_assumption_is_carried_and_cannot_be_answered_otherwise(tmp_path: Pat
     assert {one["by"] for one in confirmed} == {"given"}
 
 
+# ------------------------------------------------------------------- what one norm changes, measured
+
+TWO_NORMS = OpenFact("two norms", SECOND, "modelopt", (), change=uneven)
+APPROXIMATE = "approximately as trained"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained drafter of two norms, `one` of its conversion, and that of few prompts."""
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("trained")
+    TWO_NORMS.write(folder / "two")
+    for name, count in (("one", 24), ("few", 3)):
+        prompts = write_prompts(folder / f"{name}.jsonl", TWO_NORMS.texts()[:count])
+        given = ("--target", SECOND.target, "--prompts", prompts, "--device", "cpu")
+        done = call("convert", folder / "two", "-o", folder / name, *given)
+        assert done.code == 0, done.err
+    return folder
+
+
+def outcomes(folder: Path, target: object = TARGET) -> set[str]:
+    engines = ["vllm==0.33.0", "sglang==0.5.23"]
+    return {row.outcome for row in eaglectl.inspect(folder, target=target, engines=engines).requested}
+
+
+@pytest.mark.slow  # fast: those of a record, below
+def test_it_is_measured_and_is_an_outcome_of_its_own(trained: Path) -> None:
+    record = json.loads((trained / "one/eaglectl.json").read_text())
+    joined, (doubt,) = record["norms_joined"], record["doubts"]
+    (low, high), (least, most) = joined["measured"]["size_changes"], joined["size_differs"]
+    assert least < low < 0 < high < most  # within what the weights alone show
+    assert doubt["deviation"] == max(-low, high)
+    assert f"changes by {low:+.1%} to {high:+.1%}" in doubt["text"]
+    before, after = joined["measured"]["acceptance_length"].values()
+    assert f"length {before:.2f} with both norms and {after:.2f} with one" in doubt["text"]
+    # that of a run of the source, whose drafts may go past an answer's end; 1.2 if it is read as normed once
+    options = {"run_in": "reference", "prompts": trained / "one.jsonl", "k": 7, "device": "cpu"}
+    run = eaglectl.smoke(trained / "two", SECOND.target, **options, lossless=False)
+    assert before == pytest.approx(run.measured.length.value, rel=0.1)
+    assert outcomes(trained / "one", SECOND.target) == {APPROXIMATE}
+
+
+@pytest.mark.slow
+def test_few_prompts_show_too_little_and_it_stays_unknown(trained: Path) -> None:
+    (doubt,) = json.loads((trained / "few/eaglectl.json").read_text())["doubts"]
+    assert "acceptance is not shown to be kept" in doubt["text"] and "deviation" not in doubt
+    assert outcomes(trained / "few", SECOND.target) == {"unknown"}
+
+
+def recorded(folder: Path, deviation: object) -> Path:
+    """A conversion whose record has a measured change."""
+    _, record = converted(HF, folder)
+    record["doubts"][0]["deviation"] = deviation
+    (folder / "eaglectl.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.mark.parametrize(("allowed", "code"), [(None, 3), (0.01, 3), (0.18, 0), (0.5, 0)])
+def test_a_policy_decides_if_it_passes(allowed: float | None, code: int, tmp_path: Path) -> None:
+    folder, policy = recorded(tmp_path / "one", 0.18), tmp_path / "eaglectl.toml"
+    policy.write_text("" if allowed is None else f"approximate = {allowed}\n")
+    for more in ((), ("--ignore", "EGL507")):
+        options = ("--target", TARGET, "--engine", "vllm==0.33.0", "--policy", policy, *more)
+        done = call("validate", folder, *options)
+        assert (done.code, "runs it approximately as trained" in done.out) == (code, True)
+
+
+def test_a_policy_lets_nothing_pass_that_was_not_measured(tmp_path: Path) -> None:
+    converted(HF, tmp_path / "out")
+    (tmp_path / "eaglectl.toml").write_text("approximate = 1.0\n")
+    options = ("--target", TARGET, "--policy", tmp_path / "eaglectl.toml")
+    assert call("validate", tmp_path / "out", *options).code == 3
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1.5", "'much'"])
+def test_a_change_is_a_part_from_0_to_1(value: str, tmp_path: Path) -> None:
+    (tmp_path / "eaglectl.toml").write_text(f"approximate = {value}\n")
+    assert "approximate" in refusal(2, "validate", HF, "--policy", tmp_path / "eaglectl.toml")
+
+
+@pytest.mark.parametrize("value", ["0.01", True, 1, [0.01], None])
+def test_a_recorded_change_that_is_no_fraction_is_none(value: object, tmp_path: Path) -> None:
+    assert outcomes(recorded(tmp_path / "one", value)) == {"unknown"}
+
+
+def test_another_doubt_beside_it_leaves_it_unknown(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "one", 0.01)
+    assert outcomes(folder) == {APPROXIMATE}
+    record = json.loads((folder / "eaglectl.json").read_text())
+    record["doubts"].append({"producer": "modelopt", "topic": "rope", "text": "another", "open": True})
+    (folder / "eaglectl.json").write_text(json.dumps(record))
+    assert outcomes(folder) == {"unknown"}
+
+
+@pytest.mark.slow
+def test_without_the_targets_weights_it_is_not_measured(trained: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    shutil.copy(SECOND.target / "config.json", target)
+    assert call("convert", trained / "two", "-o", tmp_path / "out", "--target", target).code == 0
+    assert "measured" not in json.loads((tmp_path / "out/eaglectl.json").read_text())["norms_joined"]
+    assert outcomes(tmp_path / "out", target) == {"unknown"}
+
+
 def test_one_joined_norm_is_two_but_for_a_factor_of_each_state(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from eaglectl.reference.model import load_drafter
@@ -162,6 +267,9 @@ def test_one_joined_norm_is_two_but_for_a_factor_of_each_state(tmp_path: Path) -
     factors = one._norm(state, "layers.0.hidden_norm") / twice
     low, high = record["norms_joined"]["size_differs"]
     mean = factors.mean(1, keepdim=True)
+    # what `convert` measures on the target's states
+    sizes = two.inner_norm(state).square().mean(-1).sqrt() / record["norms_joined"]["scale"]
+    assert torch.allclose(sizes, mean.squeeze(1), rtol=0.01)
     assert torch.allclose(factors, mean.expand_as(factors), rtol=0.01)  # bfloat16
     assert (1 / mean).min() >= 1 + low - 0.01
     assert (1 / mean).max() <= 1 + high + 0.01

@@ -35,6 +35,7 @@ from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
 from eaglectl.drafter.drafter import (
+    JOINED_NORMS,
     TRAINING_DEFAULT,
     Choice,
     Drafter,
@@ -59,7 +60,7 @@ from eaglectl.files.checkpoint import Checkpoint, on_disk, open_folder, read_che
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
-from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.catalogue import by_name, writable
 from eaglectl.formats.commands import Complete, command, whole_commands
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from eaglectl.api.keywords import ConvertFields
     from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
     from eaglectl.run.job import Stage
+    from eaglectl.run.results import JoinedNorm
 
 
 # bytes that are compared at once
@@ -174,7 +176,82 @@ def convert(
     with prepared(os.fspath(source), out, options or ConvertOptions(), on_progress) as ready:
         show = on_plan and (lambda plan: on_plan(plan.completed(ready.complete)))
         plan = served_plan(ready.files, ready.target, ready.options)
+        plan = with_measured_norm(ready, plan, on_progress)
         return ready.finished(carry_out(ready.files, plan, ready.options, out, show, on_progress))
+
+
+def with_measured_norm(
+    ready: Prepared, plan: ConversionPlan, on_progress: OnProgress | None
+) -> ConversionPlan:
+    """Return the plan with what its one norm in the place of two changes, measured on the target.
+
+    Returns it unchanged if nothing was joined, or if the target's weights are not here.
+    """
+    options, doubts = ready.options, {note.topic: note for note in plan.drafter.notes}
+    if JOINED_NORMS not in doubts or not options.measure or options.dry_run or not options.target.weights:
+        return plan
+    try:
+        measured = _measured_norm(ready, plan, options.measure, on_progress)
+    except EaglectlError as error:
+        notify(f"what one norm in the place of two changes was not measured: {error}")
+        return plan
+    note, row = doubts[JOINED_NORMS], measured.row
+    noted = {JOINED_NORMS: replace(note, why=measured.words, deviation=measured.deviation)}
+    notes, drafter_notes = (
+        tuple(noted.get(note.topic, note) for note in notes) for notes in (plan.notes, plan.drafter.notes)
+    )
+    record = {
+        **plan.record["norms_joined"],
+        "measured": {
+            "size_changes": [measured.low, measured.high],
+            "states": measured.states,
+            "acceptance_length": {"before": row.before.length.value, "after": row.after.length.value},
+            "ratio": [row.ratio.value, *row.ratio.interval],
+            "prompts": row.before.prompts,
+            "k": row.k,
+        },
+    }
+    return replace(
+        plan,
+        drafter=replace(plan.drafter, notes=drafter_notes),
+        notes=notes,
+        record={**plan.record, "norms_joined": record},
+    )
+
+
+def _measured_norm(
+    ready: Prepared, plan: ConversionPlan, measure: MeasureOptions, on_progress: OnProgress | None
+) -> "JoinedNorm":
+    # run both networks: as trained, in the layout of a trainer that norms twice, and as planned
+    folder = measurable_target(plan.drafter, (), ready.options.target)
+    from eaglectl.run.job import EngineJob
+    from eaglectl.run.prompts import choose_prompts
+    from eaglectl.run.results import measure_joined_norm
+
+    layout = next(name for name in writable() if (other := by_name(name).layout) and other.norms_twice)
+    trained = plan_conversion(ready.files, ready.target, replace(ready.options, layout=layout, engines=()))
+    with scratch_folder() as scratch:
+        for place, written in (("twice", trained), ("once", plan)):
+            _write_scratch(ready.files, written, scratch / place)
+        twice = EngineJob(
+            scratch / "twice",
+            trained.drafter,
+            folder,
+            choose_prompts(measure.prompts, measure.sample, measure.seed).prompts,
+            k=K,
+            max_tokens=measure.max_tokens,
+            device=measure.device,
+            trust_remote_code=measure.trust_remote_code,
+            ignores_eos=measure.ignore_eos,
+            on_progress=on_progress,
+        )
+        once = replace(twice, folder=scratch / "once", drafter=plan.drafter)
+        return measure_joined_norm(twice, once, plan.record["norms_joined"]["scale"])
+
+
+def _write_scratch(files: OpenedSource, plan: ConversionPlan, place: Path) -> None:
+    originals = files.pickles or files.checkpoint.weight_files
+    write_plan(plan, files.checkpoint, files.original, originals, WriteOptions(place, link=not files.pickles))
 
 
 def carry_out(
@@ -483,7 +560,7 @@ def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> 
             kind = verdict.engine, verdict.outcome, verdict.keyed_reasons
             releases.setdefault(kind, []).append(verdict.release)
     for (engine, outcome, reasons), same_releases in releases.items():
-        if outcome != ServedAs.UNKNOWN or not are_stated(dict(reasons), plan.notes):
+        if not outcome.is_open or not are_stated(dict(reasons), plan.notes):
             span = f"{engine} {' to '.join(dict.fromkeys((same_releases[0], same_releases[-1])))}".strip()
             yield Note(
                 "warning",
@@ -694,7 +771,7 @@ class _Pair(Struct, frozen=True):
         spare = more_prompts() if settings.prompts is None and settings.sample is None else ()
         with scratch_folder() as scratch:
             plan = self._first_plan()
-            self._write(plan, scratch / "0")
+            _write_scratch(self.files, plan, scratch / "0")
             job = EngineJob(
                 scratch / "0",
                 plan.drafter,
@@ -741,14 +818,6 @@ class _Pair(Struct, frozen=True):
             checkpoint, drafter, wanted, answers, OtherFiles(selected_tokens_of(self.files.original, drafter))
         )
 
-    def _write(self, plan: ConversionPlan, place: Path) -> None:
-        files = self.files
-        originals, how = (
-            files.pickles or files.checkpoint.weight_files,
-            WriteOptions(place, link=not files.pickles),
-        )
-        write_plan(plan, files.checkpoint, files.original, originals, how)
-
     def _loaded(
         self, choices: "Options", stage: "Stage", first: ConversionPlan, scratch: Path
     ) -> "LoadedReading | None":
@@ -770,7 +839,7 @@ class _Pair(Struct, frozen=True):
                     loaded.weights, drafter.dims, drafter.norms, drafter.rope, loaded.eps, drafter.windows
                 )
             place = scratch / str(sum(1 for _ in scratch.iterdir()))
-            self._write(plan, place)
+            _write_scratch(self.files, plan, place)
             return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)
 
         assert drafter.aux.boundaries is not None

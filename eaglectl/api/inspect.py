@@ -57,7 +57,6 @@ from eaglectl.run.coverage import (
 )
 from eaglectl.shell import as_path
 from eaglectl.target.choice import TargetChoice, choose_target
-from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.api.keywords import InspectFields
@@ -188,7 +187,7 @@ def _answerable(
     requests: Sequence[EngineRequest], verdicts: Mapping[tuple[str, str], Verdict]
 ) -> Sequence[str]:
     """Return the --engine options for `validate`, without engines of an unknown outcome."""
-    settled = {place for place, verdict in verdicts.items() if verdict.outcome != ServedAs.UNKNOWN}
+    settled = {place for place, verdict in verdicts.items() if not verdict.outcome.is_open}
     engines = [
         f"--engine={request.text or request.engine}"
         for request in requests or default_requests()

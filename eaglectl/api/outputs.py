@@ -228,7 +228,12 @@ def unserved(
         outcomes = [verdict.outcome for verdict in judged]
         if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
             missing.append(
-                Unserved(request.engine, request.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
+                Unserved(
+                    request.engine,
+                    request.releases,
+                    judged[-1],
+                    not any(outcome.is_open for outcome in outcomes),
+                )
             )
         elif not engines and named_layout is None:
             return ()

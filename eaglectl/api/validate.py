@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from eaglectl.api.options import ValidateOptions
 from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
+from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import UsageError
 from eaglectl.files.checkpoint import (
     check_cached,
@@ -172,12 +173,12 @@ def judge(
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
     if subject.read_error is not None and not _has_errors(report.findings):
         report = replace(report, problem=complete(str(subject.read_error)))
-    unsettled = subject.drafter.unsettled if subject.read_error is None else ()
+    unsettled = () if subject.read_error else _unsettled(subject.drafter, policy.approximate)
     topics = {rule.name for rule in judgement.rules}
     open_notes = tuple(note for note in unsettled if note.topic in topics)
     return replace(
         report,
-        verdict=_check(judgement, report, is_open=bool(open_notes or report.problem)),
+        verdict=_check(judgement, report, is_open=bool(open_notes or report.problem), unsettled=unsettled),
         unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
         releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
         changes=tuple(change.completed(complete) for change in changes),
@@ -186,6 +187,11 @@ def judge(
         seconds=time.perf_counter() - start,
         following=replace(following, why=complete(following.why)),
     )
+
+
+def _unsettled(drafter: Drafter, most: float) -> tuple[Note, ...]:
+    # what is open, without what was measured to change at most this part
+    return tuple(note for note in drafter.unsettled if note.deviation is None or note.deviation > most)
 
 
 def _report(
@@ -296,7 +302,7 @@ def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[
     ]
 
 
-def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:
+def _check(judgement: Judgement, report: Report, *, is_open: bool, unsettled: Sequence[Note]) -> CheckVerdict:
     """Return FAIL for a finding that is severe enough, or a failing release that no rule reports.
 
     COULD_NOT_LOOK: unread files, an open question, a required rule without a result, an unknown release.
@@ -305,6 +311,8 @@ def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdi
     unreported = any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
     if (unreported and fail_on) or any(finding.fails(fail_on) for finding in report.findings):
         return CheckVerdict.FAIL
-    is_open = is_open or any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
+    is_open = is_open or any(
+        verdict.outcome == ServedAs.UNKNOWN or (unsettled and verdict.outcome.is_open) for verdict in releases
+    )
     is_open = is_open or any(entry.is_required for entry in judgement.unchecked)
     return CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.PASS

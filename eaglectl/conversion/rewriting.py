@@ -28,6 +28,7 @@ from eaglectl.drafter.drafter import (
     DOUBLE_NORM,
     ENGINE_FACTORS,
     HIDDEN_NORM,
+    JOINED,
     JOINED_NORMS,
     TRANSFORMERS_FACTORS,
     Drafter,
@@ -154,10 +155,7 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
         lambda second, first: second * first / scale,
     )
     low, high = float(sizes.min()) / scale - 1, float(sizes.max()) / scale - 1
-    text = (
-        "trained with the hidden state normed twice; the output has one norm for both: the direction is"
-        f" exact, the size can differ by {low:+.0%} to {high:+.0%}"
-    )
+    text = f"{JOINED}, the size can differ by {low:+.0%} to {high:+.0%}"
     doubt = Note("warning", HIDDEN_NORM, text, JOINED_NORMS, drafter.producer, is_open=True)
     if max(high, -low) < ROUNDING:
         doubt = Note("note", HIDDEN_NORM, text)

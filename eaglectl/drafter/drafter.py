@@ -175,6 +175,9 @@ HIDDEN_NORM, DOUBLE_NORM, JOINED_NORMS = "hidden_norm", "double-norm", "joined-n
 TWICE = (
     "trained with the hidden state normed twice (input_layernorm, then hidden_norm), and engines norm it once"
 )
+JOINED = (
+    "trained with the hidden state normed twice; the output has one norm for both: the direction is exact"
+)
 ONE_NORM = ". `eaglectl convert SOURCE` writes one norm in the place of both"
 
 
@@ -240,7 +243,8 @@ class Note(Struct, frozen=True):
     `eaglectl validate` that covers it; a note needs none. `producer`: its files have this doubt, which stays
     with the drafter through conversions. `is_open`: until it is settled, no engine is known to serve the
     drafter as trained. `choices` are the answers to a question (see `question`). `remedies` are the options
-    that solve a problem, each with its value if that is known.
+    that solve a problem, each with its value if that is known. `deviation`: what is open was replaced, and
+    changes the size of states by at most this part, as measured.
     """
 
     level: Level
@@ -252,6 +256,7 @@ class Note(Struct, frozen=True):
     choices: tuple[Choice, ...] = ()
     advice: str = ""
     remedies: tuple[str, ...] = ()
+    deviation: float | None = None
 
     @property
     def text(self) -> str:

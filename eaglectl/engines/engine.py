@@ -439,8 +439,10 @@ class Engine(Struct, frozen=True, eq=False):
 
     def _doubtful(self, view: View, release: str, keys: Mapping[str, str], results: RuleResults) -> Verdict:
         """Return the verdict for open questions (`keys` by text); published figures may settle them."""
-        unknown = Verdict(self.name, release, ServedAs.UNKNOWN, tuple(keys), keys=tuple(keys.values()))
         published, unsettled = view.drafter.publication, view.drafter.unsettled
+        measured = {note.reason for note in unsettled if note.deviation is not None}
+        outcome = ServedAs.APPROXIMATE if measured == {*keys} else ServedAs.UNKNOWN
+        unknown = Verdict(self.name, release, outcome, tuple(keys), keys=tuple(keys.values()))
         if published is None or results.gaps or any(note.level != "note" for note in unsettled):
             return unknown
         if (here := self._open_facts(view, release)) is None:

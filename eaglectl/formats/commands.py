@@ -81,12 +81,13 @@ def command(
 def _deployment(verb: str, options: Sequence[str], deployment: Mapping[str, str]) -> list[str]:
     # of what was given, that which the command takes and does not have
     runs_engine = any(name == "--run-in" and value in IN_PROCESS for name, value in pairwise(options))
-    words = list[str]()
-    for name, value in deployment.items():
-        always, in_process = DEPLOYMENT[name]
-        if name not in options and verb in always + in_process * runs_engine:
-            words += [name, value] if value else [name]
-    return words
+    return [
+        word
+        for name, value in deployment.items()
+        if name not in options and verb in DEPLOYMENT[name][0] + DEPLOYMENT[name][1] * runs_engine
+        for word in (name, value)
+        if word
+    ]
 
 
 class Command(Struct, frozen=True):

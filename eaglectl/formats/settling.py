@@ -419,7 +419,9 @@ def recorded_doubts(
                 doubts = _shown(name, topic, summary, answers)
                 text = entry.get("text")
                 if isinstance(text, str) and text and not doubts:
-                    yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
+                    part, is_open = entry.get("deviation"), "open" in entry
+                    deviation = part if isinstance(part, float) else None
+                    yield Note("warning", RECORD, text, topic, name, is_open, deviation=deviation)
                 yield from doubts
 
 
@@ -430,12 +432,10 @@ def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[di
     """
     entries = []
     for note in doubts:
-        text = (
-            {}
-            if any(_shown(note.producer, note.topic, summary, Answers()))
-            else {"text": note.text, **({"open": True} if note.is_open else {})}
-        )
-        entries.append({"producer": note.producer, "topic": note.topic, **text})
+        values = {"text": note.text, "open": note.is_open or None, "deviation": note.deviation}
+        is_shown = any(_shown(note.producer, note.topic, summary, Answers()))
+        parts = {} if is_shown else {key: value for key, value in values.items() if value is not None}
+        entries.append({"producer": note.producer, "topic": note.topic, **parts})
     return entries
 
 

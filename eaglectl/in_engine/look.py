@@ -26,7 +26,6 @@ from eaglectl.results import Inspection
 from eaglectl.run.resolved import meant_settings, unlike
 from eaglectl.target.choice import TargetChoice
 from eaglectl.text import listed
-from eaglectl.verdicts import ServedAs
 
 POLICY = "EAGLECTL_POLICY"
 # the process that has spoken of a start, and that start, for the processes that it starts
@@ -72,7 +71,7 @@ def before(start: Start, *, is_refused: bool = False) -> None:
         _report(start, [lead, *causes, advice], is_finding=not is_refused)
     elif verdict.outcome.is_served:
         log.info("eaglectl: %s", lead)
-    elif verdict.outcome == ServedAs.UNKNOWN:
+    elif verdict.outcome.is_open:
         advice = ANSWER if inspection.drafter.notes_at("question") else ""
         log.warning("eaglectl: %s%s", ": ".join([lead, *map(plain, outline.cause[:1])]), advice)
     else:

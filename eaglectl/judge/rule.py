@@ -306,6 +306,15 @@ class PolicyTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab
     fail_on: Annotated[
         Literal[Severity, "never"] | None, Meta(description="The lowest severity that fails.")
     ] = None
+    approximate: Annotated[
+        float,
+        Meta(
+            description="The largest measured change of a state's size (0.05: 5 %) with which an output"
+            " that is served approximately as trained passes. Default: none passes.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
     allow: AllowTable = AllowTable()
     suppress: tuple[Suppression, ...] = ()
     verify: VerifyPolicy = VerifyPolicy()

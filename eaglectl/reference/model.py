@@ -218,7 +218,7 @@ class DraftModel:
         for index, cache in enumerate(caches):
             name = f"layers.{index}."
             if index == 0:
-                inner = self._norm(state, name + "input_layernorm") if self.norms.hidden_twice else state
+                inner = self.inner_norm(state) if self.norms.hidden_twice else state
                 normed = self._norm(inner, name + "hidden_norm")
                 residual = normed if self.norms.norm_before_residual else state
                 inner = torch.cat((self._norm(embeddings, name + "input_layernorm"), normed), -1)
@@ -242,6 +242,10 @@ class DraftModel:
             gate, up = (self._linear(inner, f"{name}mlp.{part}_proj") for part in ("gate", "up"))
             state = state + self._linear(silu(gate) * up, name + "mlp.down_proj")
         return state
+
+    def inner_norm(self, state: torch.Tensor) -> torch.Tensor:
+        """Return a state after the first of two norms (Norms.hidden_twice)."""
+        return self._norm(state, "layers.0.input_layernorm")
 
     def feedback(self, state: torch.Tensor) -> torch.Tensor:
         """Return the state that the next draft step takes as g."""

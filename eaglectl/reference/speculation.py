@@ -334,9 +334,17 @@ class ForcedDrafter:
         drafted = self.drafter.tokens(self._first_step(batch, index)[0], self.head)
         return drafted, batch.choices[:, 1 + slots], batch.valid[:, slots]
 
-    def _first_step(self, batch: ForcedBatch, index: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
+    def sizes_between_norms(self, batch: ForcedBatch) -> list[float]:
+        """Return the RMS of each state after input_layernorm, the first of two norms."""
+        normed = self.drafter.inner_norm(self._first_states(batch))[batch.valid[:, :-1]]
+        return list(normed.float().square().mean(-1).sqrt().tolist())
+
+    def _first_states(self, batch: ForcedBatch) -> torch.Tensor:
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
-        state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
+        return self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
+
+    def _first_step(self, batch: ForcedBatch, index: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
+        state = self._first_states(batch)
         valid, caches = batch.valid[:, :-1], self.drafter.new_caches()
         mask = causal_mask(valid, torch.arange(valid.shape[1], device=valid.device)[:, None])
         embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)

@@ -33,6 +33,7 @@ ANSWERS = {
     ServedAs.AS_TRAINED: "{} runs it as trained",
     ServedAs.STARTED_SO: "{} runs it as trained, started with {}",
     ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
+    ServedAs.APPROXIMATE: "{} runs it approximately as trained",
     ServedAs.DIFFERS: "{} runs it differently than it was trained",
     ServedAs.FAILS: "{} does not start with it",
     ServedAs.UNKNOWN: "it is not known whether {} runs it as trained",
@@ -41,6 +42,7 @@ OUTCOME_TONES: Mapping[ServedAs, Tone] = {
     ServedAs.AS_TRAINED: "good",
     ServedAs.STARTED_SO: "good",
     ServedAs.AS_PUBLISHED: "good",
+    ServedAs.APPROXIMATE: "doubt",
     ServedAs.DIFFERS: "bad",
     ServedAs.FAILS: "bad",
     ServedAs.UNKNOWN: "doubt",
@@ -48,6 +50,7 @@ OUTCOME_TONES: Mapping[ServedAs, Tone] = {
 NOT_SERVED = {
     ServedAs.FAILS: "not served",
     ServedAs.DIFFERS: "not served as trained",
+    ServedAs.APPROXIMATE: "served approximately as trained",
     ServedAs.UNKNOWN: "not known to serve it as trained",
 }
 
@@ -167,7 +170,7 @@ def why_not_served(serving: OutputServing, shown: Sequence[Note] = ()) -> str:
     """
     verdict = serving.verdict
     others = f" ({serving.serving} serve it)" if serving.serving else ""
-    is_shown = verdict.outcome == ServedAs.UNKNOWN and are_stated(dict(verdict.keyed_reasons), shown)
+    is_shown = verdict.outcome.is_open and are_stated(dict(verdict.keyed_reasons), shown)
     why = "see the warning above" if is_shown else "; ".join(verdict.reasons)
     if not verdict.release:  # an engine whose releases eaglectl does not follow
         return f"{verdict.outcome}: {why}"

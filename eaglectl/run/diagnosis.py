@@ -33,7 +33,7 @@ from eaglectl.run.measurement import (
 from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
 from eaglectl.run.results import MAX_REGRESSION, PublishedLength, SmokeReport, published_lengths
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome, ServedAs
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome
 
 Phase = Literal["reading", "reference", "engine", "measured"]
 # all other endings are FAIL
@@ -483,7 +483,7 @@ def _engine_fact(evidence: Evidence, _: object) -> Outcome:
         return None
     failed = [verdict for verdict in releases if verdict.outcome.is_known_wrong]
     if not failed:
-        is_open = any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
+        is_open = any(verdict.outcome.is_open for verdict in releases)
         return "the verdict on this release is unknown: see `validate --engine`" if is_open else None
     last = failed[-1]
     words = f"{last.engine} {last.release} does not serve it as trained: {'; '.join(last.reasons)}"

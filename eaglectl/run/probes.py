@@ -304,6 +304,11 @@ class FirstPass:
         """Return the drafts of `model`, and the results of greedy rounds that follow from them."""
         return in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
 
+    def sizes_between_norms(self, model: "DraftModel") -> list[float]:
+        """Return the RMS of the target's states, as the model combines them, between its first two norms."""
+        sizes = self._forced(model, boundaries=self.stage.boundaries, k=1).sizes_between_norms
+        return [size for _, batch in self.batches for size in sizes(batch)]
+
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Run drafts of one token from every position of prompts and answers."""
         rows = tuple(

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from statistics import quantiles
 from typing import Literal
 
 from msgspec import Struct, field
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.conversion.upgrade import GateResults, PromptMatches
+from eaglectl.drafter.drafter import JOINED
 from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import open_folder, read_checkpoint
 from eaglectl.formats.published import Figure, PublishedSource, last_part, published_file
@@ -322,6 +324,58 @@ def drafts_of_both(
     first = FirstPass(stage, {*stage.boundaries, *boundaries}, results, texts)
     second = first.run(stage.load(other.folder, other.drafter), boundaries)
     return first.run(stage.drafter, stage.boundaries), second
+
+
+# the part of the states whose change of size is reported
+JOINED_SHARE = 0.95
+
+
+class JoinedNorm(Struct, frozen=True):
+    """The change of a state's size is between `low` and `high` for JOINED_SHARE of `states`, as parts of it.
+
+    `row` has acceptance with both norms and with one, on the same answers of the target.
+    """
+
+    low: float
+    high: float
+    states: int
+    row: GateRow
+
+    @property
+    def deviation(self) -> float | None:
+        """The largest of these changes; None if it is not shown that acceptance is kept."""
+        is_kept = self.row.before.length.value >= MIN_BASELINE_LENGTH and self.row.ratio.low >= MAX_REGRESSION
+        return max(-self.low, self.high) if is_kept else None
+
+    @property
+    def words(self) -> str:
+        """What the conversion changes, with these figures."""
+        row, doubt = self.row, " is not shown to be kept" if self.deviation is None else ""
+        return (
+            f"{JOINED}, the size changes by {self.low:+.1%} to {self.high:+.1%} ({JOINED_SHARE:.0%} of"
+            f" {self.states:,} states of the target); acceptance{doubt}: length"
+            f" {row.before.length.value:.2f} with both norms and {row.after.length.value:.2f} with one,"
+            f" ratio {row.ratio.words}, {row.before.prompts} prompts, k={row.k}"
+        )
+
+
+def measure_joined_norm(twice: EngineJob, once: EngineJob, scale: float) -> JoinedNorm:
+    """Run the drafter as trained and with one norm, which was divided by `scale`, on the same answers."""
+    stage = Stage(replace(twice, temperature=0.0))
+    first = FirstPass(stage, stage.boundaries, stage.run(stage.drafter))
+    models = stage.drafter, stage.load(once.folder, once.drafter)
+    before, after = (first.run(model, stage.boundaries) for model in models)
+    # one norm gives the state that two give, times its size between the two over `scale`
+    sizes = [size / scale for size in first.sizes_between_norms(stage.drafter)]
+    low, *_, high = quantiles(sizes, n=round(2 / (1 - JOINED_SHARE)))
+    row = GateRow(
+        twice.k,
+        measure(before.results),
+        measure(after.results),
+        ratio(after.at_starts, before.at_starts),
+        ratio(after.results, before.results),
+    )
+    return JoinedNorm(low - 1, high - 1, len(sizes), row)
 
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same

@@ -251,7 +251,7 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     ModelOpt since 0.41.0 (its pull request 689) norms it twice, by input_layernorm and by hidden_norm. No
     engine does, so the input of the attention lacks the weights of input_layernorm. `convert` writes the
     product of both as one norm: the direction of each state is then exact, and its size differs by a factor
-    near one, which the note states.
+    near one, which the note states: bounds, or what was measured on the target.
 
     Fix: run `eaglectl convert SOURCE`.
     """
