@@ -10,16 +10,16 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2469,
+    "api": 2468,
     "cli": 396,
     "commands": 1675,
-    "conversion": 1912,
+    "conversion": 1909,
     "drafter": 769,
-    "engines": 1424,
+    "engines": 1449,
     "files": 2712,
-    "formats": 2194,
+    "formats": 2195,
     "in_engine": 430,
-    "judge": 2631,
+    "judge": 2633,
     "modules": 1506,
     "publish": 705,
     "reference": 898,

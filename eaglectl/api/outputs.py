@@ -321,8 +321,8 @@ class Advice(Struct, frozen=True):
         if not quantised_modules(self.subject.drafter.tensors).intersection(EDGES):
             return ()
         oldest = min(releases, key=ENGINES[engine].releases.index)
-        request = EngineRequest(engine, (oldest,), text=f"{engine}=={oldest}")
-        return () if request.releases == usual_release(engine).releases else (request,)
+        is_usual = (oldest,) == usual_release(engine).releases
+        return () if is_usual else (EngineRequest(engine, (oldest,), text=f"{engine}=={oldest}"),)
 
     def _layout(self, engine: Engine) -> tuple[str, Sequence[str]]:
         """Return the layout to convert to, and the requested engines that do not serve it.
@@ -343,9 +343,8 @@ class Advice(Struct, frozen=True):
         if facts is None or any(fact.fact.id in NOT_CAPTURED for fact in facts):
             return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
         layout = default_format().layout
-        is_usual = layout and verdict.engine in layout.engines
         edges = verdict.release and self._engines_of_edges(verdict.engine, (verdict.release,))
-        engines = edges or (() if is_usual else (only(verdict),))
+        engines = edges or (() if layout and verdict.engine in layout.engines else (only(verdict),))
         fixes = tuple(value for finding in findings for value in finding.repair.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),

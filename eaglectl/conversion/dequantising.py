@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import FLOATS, TransformedDrafter
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.floats import Array
 from eaglectl.drafter.tensors import (
     NOT_OF_WEIGHTS,
     Computed,
@@ -91,16 +91,15 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
         )
     from eaglectl.reference.quantised import dequantised_rows  # late: it loads torch
 
-    name, stored = f"{module}.weight", {key: part.stored[0] for key, part in _parts(drafter, module).items()}
-    parts = {key.rpartition(".")[2]: place for key, place in stored.items()}
-    parts = {part: place for part, place in parts.items() if part not in NOT_OF_WEIGHTS}
-    shape = expected_shape(name, drafter.dims) or ()
+    stored = {name: tensor.stored[0] for name, tensor in _parts(drafter, module).items()}
+    parts = {name.rpartition(".")[2]: stored[name] for name in stored if not name.endswith(NOT_OF_WEIGHTS)}
+    shape = expected_shape(name := f"{module}.weight", drafter.dims) or ()
 
-    def make(start: int, stop: int) -> Array:
-        rows = range(start, stop)
-        read = {part: _rows(checkpoint, place, shape[0], rows) for part, place in parts.items()}
-        values: Array = dequantised_rows(module, read)
-        return values
+    def make(start: int, stop: int) -> Any:
+        size, rows = shape[0], range(start, stop)
+        return dequantised_rows(
+            module, {part: _rows(checkpoint, place, size, rows) for part, place in parts.items()}
+        )
 
     try:
         make(0, 1)
@@ -123,7 +122,7 @@ def _rows(checkpoint: Checkpoint, name: str, size: int, rows: range) -> tuple[st
     if stored.shape[:1] in ((), (1,)) or name.endswith("weight_shape"):
         return stored.dtype, stored.shape, checkpoint.read(name)
     block = block_size(size, stored.shape[0])
-    raw = checkpoint.read(name, rows.start // block * step, ((rows.stop - 1) // block + 1) * step)
+    places = rows.start // block * step, ((rows.stop - 1) // block + 1) * step
     # each row of a scale is of `block` rows
-    spread = np.frombuffer(raw, np.uint8).reshape(-1, step).repeat(block, 0)[rows.start % block :]
-    return stored.dtype, (len(rows), *stored.shape[1:]), spread[: len(rows)].tobytes()
+    stacked = np.frombuffer(checkpoint.read(name, *places), np.uint8).reshape(-1, step).repeat(block, 0)
+    return stored.dtype, (len(rows), *stored.shape[1:]), stacked[rows.start % block :][: len(rows)].tobytes()

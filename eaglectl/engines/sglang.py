@@ -21,6 +21,7 @@ from eaglectl.engines.view import (
     has,
     is_short,
     lacks_rows,
+    misbuilt,
     misread,
     misread_factor,
     untargeted,
@@ -114,6 +115,7 @@ def _table_length(case: Case) -> float:
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     # of every layer (run: utils.py 0.5.23:144)
+    "quantised-names": lambda case: bool(misbuilt(case)),
     "quantised-targets": when(lambda view: untargeted(view, "model.self_attn.q_proj")),
     "yarn-mrope": when(_has_mrope_scales),
     "yarn-past-table": lambda case: (

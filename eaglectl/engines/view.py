@@ -5,7 +5,7 @@ Also which targets each release captures hidden states of: closed lists of class
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from math import isclose
@@ -30,7 +30,7 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import prefixes
-from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES, at
+from eaglectl.formats.config_keys import CLASS_POSITIONS, EXCLUDE_KEYS, POSITIONS, ROPE_TABLES, at
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.formats.reader import model_class_of
@@ -43,6 +43,9 @@ Captures = Literal["captures", "lacks", "absent", "unknown"]
 MODELOPT = "modelopt"
 # modules outside of the layers that a quantiser may change
 EDGES = ("fc", "lm_head", "embed_tokens")
+KINDS = {True: "quantised", False: "plain"}
+# classes of modules in lists of compressed-tensors
+LINEAR, LM_HEAD = "Linear", "ParallelLMHead"
 # as a row states them
 CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
 OF_CONFIG = "of text_config"
@@ -544,22 +547,86 @@ def is_listed(module: str, patterns: Iterable[Any]) -> bool:
 
 def untargeted(view: View, module: str) -> bool:
     """Return whether a module, by an engine's name, is in no list of compressed-tensors' config."""
-    table = view.drafter.quantisation or {}
-    groups, ignore = table.get("config_groups"), table.get("ignore") or ()
-    if method_of(table) != "compressed-tensors" or not isinstance(groups, Mapping):
-        return False
-    tables = [group for group in groups.values() if isinstance(group, Mapping)]
-    targets = [name for group in tables for name in group.get("targets") or ()]
-    return "Linear" not in targets and not is_listed(module, (*targets, *ignore))
+    targets, excluded = quantisation_lists(table := view.drafter.quantisation or {})
+    return (
+        method_of(table) == "compressed-tensors"
+        and LINEAR not in targets
+        and not is_listed(module, (*targets, *excluded))
+    )
 
 
-def unbuilt(engine: str, release: str, drafter: Drafter) -> tuple[str, ...]:
-    """Return the quantised parts of the file that a release builds without quantisation."""
+def quantisation_lists(table: Mapping[str, Any]) -> tuple[Sequence[object], Sequence[object]]:
+    """Return what a quantisation config targets (without groups, all that can be) and excludes."""
+    inner, groups = table.get("quantization"), table.get("config_groups")
+    keys = inner if isinstance(inner, Mapping) else table
+    tables = [*groups.values()] if isinstance(groups, Mapping) else [{"targets": [LINEAR, LM_HEAD]}]
+    lists = [table.get("targets") for table in tables if isinstance(table, Mapping)]
+    targets = [name for names in lists if isinstance(names, list) for name in names]
+    return targets, [name for key in EXCLUDE_KEYS if isinstance(keys.get(key), list) for name in keys[key]]
+
+
+# how a name in a list of modules is compared with an engine's own
+COMPARED: Mapping[str, Callable[[str, str], bool]] = {
+    "whole": lambda pattern, name: pattern == name,
+    "expression": lambda pattern, name: is_listed(name, (pattern,)),
+    "part": lambda pattern, name: pattern in name,
+    "end": lambda pattern, name: name.endswith(f".{pattern}"),
+    "section": lambda pattern, name: f".{pattern.removeprefix('model.')}." in f".{name}.",
+    "glob": lambda pattern, name: fnmatch.fnmatchcase(name, pattern),
+    "step": lambda pattern, name: any(fnmatch.fnmatchcase(step, pattern) for step in name.split(".")),
+}
+
+
+def own_name(case: Case, module: str) -> str:
+    """Return the engine's own name of a module; "" if it has none, or the target's depth is not known."""
+    drafter, depth = case.view.drafter, case.view.drafter.target.depth
+    for row in load(case.engine)["quantised"]["names"]:
+        match, methods = re.fullmatch(row["module"], module), row.get("methods")
+        is_of_class = case.view.model_class in row["classes"] and is_within(row["releases"], case.release)
+        if match and is_of_class and (not methods or method_of(drafter.quantisation) in methods):
+            places = {**match.groupdict(), "index": (depth or 0) + int(match.groupdict().get("index", 0))}
+            return "" if depth is None and "{index}" in row["name"] else str(row["name"].format(**places))
+    return ""
+
+
+def misbuilt(case: Case) -> Mapping[str, bool]:
+    """Return the modules, by the engine's names, that it builds otherwise than they are stored.
+
+    True: quantised. The lists of the quantisation config decide.
+    """
+    data, drafter = load(case.engine).get("quantised", {}), case.view.drafter
+    table, stored = drafter.quantisation or {}, quantised_modules(drafter.tensors)
+    # ModelOpt's lists of mixed precision are read in another way
+    rows = () if "quantized_layers" in str(table) else data.get("compared", {}).get(method_of(table), ())
+    ways = [COMPARED[way] for releases, way in rows if is_within(releases, case.release)]
+    targets, excluded = quantisation_lists(table)
+
+    def is_in(names: Sequence[object], name: str) -> bool:
+        return any(isinstance(text, str) and way(text, name) for text in names for way in ways)
+
+    matrices = {name.rpartition(".")[0] for name, tensor in drafter.tensors.items() if len(tensor.shape) == 2}
+    names = {module: name for module in sorted(matrices) if ways and (name := own_name(case, module))}
+    built = {
+        module: (is_in(targets, name) or (LM_HEAD if module == "lm_head" else LINEAR) in targets)
+        and not is_in(excluded, name)
+        for module, name in names.items()
+        if module not in unbuilt(case.engine, case.release, drafter, names)
+    }
+    return {names[module]: is_built for module, is_built in built.items() if is_built != (module in stored)}
+
+
+def unbuilt(engine: str, release: str, drafter: Drafter, modules: Collection[str] = ()) -> tuple[str, ...]:
+    """Return those of `modules`, else of the file's quantised ones, that a release never builds quantised.
+
+    A module of a layer is "layers".
+    """
     if (data := load(engine).get("quantised")) is None:
         return ()
     ranges: Mapping[str, str] = data["modules"][model_class_of(drafter.tensors, drafter.dims)]
     method = method_of(drafter.quantisation)
-    parts = {module if module in EDGES else "layers" for module in quantised_modules(drafter.tensors)}
+    parts = {
+        module if module in EDGES else "layers" for module in modules or quantised_modules(drafter.tensors)
+    }
     built = {part for part, releases in ranges.items() if is_within(releases, release)}
     if not is_within(data["head_methods"].get(method, "<0"), release):
         built.discard("lm_head")
@@ -650,6 +717,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     view, reading = case.view, case.target_reading
     parts = unbuilt(case.engine, case.release, view.drafter)
     words = {
+        "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
         "them": "them" if len(parts) > 1 else "it",
         "architecture": view.architecture,

@@ -26,6 +26,7 @@ from eaglectl.engines.view import (
     lacks_padded_rows,
     lacks_rows,
     method_of,
+    misbuilt,
     misread,
     misread_factor,
     other_scaling,
@@ -49,7 +50,7 @@ PLACELESS_BIASES = {
     "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
-FC = "model.fc"  # as vLLM names it
+METHOD_KEYS = ("format", "quant_algo", "quantization")  # of a quantisation config
 # rope scalings whose factor does not lengthen max_model_len; those of yarn since 0.30.0
 UNSCALED_LENGTHS = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 SPECULATORS_KEYS = (
@@ -236,19 +237,14 @@ def _is_stopped(case: Case) -> bool:
     return "V1" in case.captured and _drafted_length(case) < (case.view.target_positions or 0)
 
 
-def _packed_fc(view: View) -> bool:
-    """Whether vLLM builds fc packed although the file has it plain.
+def _stops_at_names(case: Case) -> bool | None:
+    """Return whether a module that vLLM builds otherwise than stored stops the load; None without one.
 
-    compressed-tensors' names are compared with vLLM's own: the whole name, or a regular expression after re:
-    (utils.py 0.32.0:53-70, config_utils.py).
+    Plain numbers fit a parameter of FP8 or INT8, whose scale is then uninitialised.
     """
-    table = view.drafter.quantisation or {}
-    groups, ignore = table.get("config_groups"), table.get("ignore") or ()
-    if method_of(table) != "compressed-tensors" or "pack" not in str(table.get("format")):
-        return False
-    targets = [group.get("targets") or () for group in groups.values()] if isinstance(groups, Mapping) else ()
-    is_target = any("Linear" in names or is_listed(FC, names) for names in targets)
-    return is_target and "fc.weight" in view.drafter.tensors and not is_listed(FC, ignore)
+    table, others = case.view.drafter.quantisation or {}, misbuilt(case)
+    kind = "{format} {quant_algo} {quantization}".format_map({**dict.fromkeys(METHOD_KEYS), **table})
+    return ("pack" in kind or "FP4" in kind or False in others.values()) if others else None
 
 
 def _uncaptured(case: Case) -> list[int]:
@@ -369,7 +365,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "mask-token": when(lambda view: Feature.PARALLEL in view.features and mask_token(view.config) is None),
     "mask-token-unread": _unread_mask_token,
     "sliding-window-qwen3": has(Feature.SLIDING_WINDOW),
-    "quantised-names": when(_packed_fc),
+    "quantised-names": lambda case: _stops_at_names(case) is True,
+    "quantised-names-plain": lambda case: _stops_at_names(case) is False,
     "quantised-targets": when(
         lambda view: untargeted(view, f"model.layers.{view.drafter.target.depth or 0}.self_attn.q_proj")
     ),

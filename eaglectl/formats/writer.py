@@ -68,8 +68,8 @@ def write_config(
 
 def named_for_engines(quantisation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a quantisation config that excludes fc by vLLM's name of it too, which it compares whole."""
-    excludes_fc = any("fc" in (quantisation.get(key) or ()) for key in EXCLUDE_KEYS)
-    return excluding(quantisation, ("fc",)) if excludes_fc else quantisation
+    lists = [names for key in EXCLUDE_KEYS if isinstance(names := quantisation.get(key), list)]
+    return excluding(quantisation, ("fc",)) if any("fc" in names for names in lists) else quantisation
 
 
 def excluding(quantisation: Mapping[str, Any], modules: Iterable[str]) -> Mapping[str, Any]:
@@ -81,9 +81,10 @@ def excluding(quantisation: Mapping[str, Any], modules: Iterable[str]) -> Mappin
     if isinstance(inner, Mapping) and not has_groups:  # ModelOpt's hf_quant_config.json
         return {**quantisation, "quantization": excluding({"exclude_modules": [], **inner}, modules)}
     usual = "modules_to_not_convert" if quantisation.get("quant_method") == "fp8" else "ignore"
-    key = next((key for key in EXCLUDE_KEYS if isinstance(quantisation.get(key), list)), usual)
-    names = [name for module in modules for name in (module, f"model.{module}")]
-    return {**quantisation, key: list(dict.fromkeys([*quantisation.get(key, ()), *names]))}
+    lists = {key: names for key in EXCLUDE_KEYS if isinstance(names := quantisation.get(key), list)}
+    key, present = next(iter(lists.items()), (usual, []))
+    names = (name for module in modules for name in (module, f"model.{module}"))
+    return {**quantisation, key: [*present, *(name for name in names if name not in present)]}
 
 
 def put(config: dict[str, Any], place: str, value: Any) -> None:

@@ -174,6 +174,9 @@ MLP_BIASES["layers.0.mlp.down_proj.bias"] = floats("bias", HIDDEN)
 ROTATED = {"previous": {"target_rotation": {"embedding": "own"}}}
 MLA_CLASS = {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}
 QUANTISED = {"quantization_config": {"quant_method": "fp8"}}
+# all others left out, by vLLM's and SGLang's own names
+OF_EDGE = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["model", "model.fc"]}}
+PLAIN_FC = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["fc", "lm_head"]}}
 PACKED_LINEAR = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
@@ -358,9 +361,11 @@ BAD = (
     sglang("mla-layers", {"num_hidden_layers": 2}, {**LATENT, **LATER}, base="vllm/mla"),
     sglang("quantised-targets", {"quantization_config": ONLY_HEAD}, PACKED_HEAD, "in no list"),
     Bad("vllm-quantised-targets", "vllm==0.20.0", {"quantization_config": ONLY_HEAD}, PACKED_HEAD),
-    sglang("quantised-module", QUANTISED, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
-    vllm("quantised-module", QUANTISED, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
+    sglang("quantised-module", OF_EDGE, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
+    vllm("quantised-module", OF_EDGE, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
     vllm("quantised-names", {"quantization_config": PACKED_LINEAR}, PACKED_OUTPUT, "model.fc"),
+    vllm("quantised-names-plain", PLAIN_FC, in_float8(OUTPUT, HIDDEN, 32), "model.fc quantised, unlike"),
+    sglang("quantised-names", PLAIN_FC, in_float8(OUTPUT, HIDDEN, 32), "model.k_proj quantised"),
     vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
     vllm("packed-target-head", says="and the target's is packed", target=GPTQ_TARGET),
     Bad("vllm-packed-target-head", "vllm==0.24.0", says="the target's", target=PACKED_TARGET),

@@ -419,8 +419,14 @@ def _is_target(config: Mapping[str, Any], module: str) -> bool:
 
 
 def _is_module(pattern: str, module: str) -> bool:
-    # a pattern is a name, its end, a glob or "re:...", with any prefix
-    names = (module, f"model.{module}", module.replace("layers.0.", "midlayer.", 1))
+    # a pattern is a name, its end, a glob or "re:...", with any prefix and number of a layer; engines join
+    # some matrices, and their own rules compare as they do
+    joined = re.sub(r"(gate|up)_proj$", "gate_up_proj", re.sub(r"\b[qkv]_proj$", "qkv_proj", module))
+    names = (
+        *(module, joined, f"model.{module}", f"model.{joined}"),
+        module.replace("layers.0.", "midlayer.", 1),
+    )
+    pattern = re.sub(r"layers(\\?\.)\d+", r"layers\g<1>0", pattern)
     if pattern.startswith("re:"):
         try:
             return any(re.match(pattern[3:], name) for name in names)

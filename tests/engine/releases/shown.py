@@ -164,6 +164,7 @@ UNSHOWN: Mapping[str, str] = {
     "pipeline-unknown": OPEN,
     "quantised-module": NOT_RUN,
     "quantised-names": NOT_RUN,
+    "quantised-names-plain": NOT_RUN,
     "packed-head": NOT_RUN,
     "packed-target-head": NOT_RUN,
     "packed-head-by-runner": OPEN,
