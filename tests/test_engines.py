@@ -28,7 +28,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.judge.support import ideal, services
 from tests.builders import LLAMACPP, SGLANG, call, changed, drafter_folder, target_of
 from tests.conftest import FIXTURES
-from tests.resolving.configs import CONFIGS, DEPTH, NATIVE, SPECULATORS
+from tests.resolving.configs import CONFIGS, DEPTH, DFLASH, NATIVE, SPECULATORS
 from tests.resolving.record import read
 
 PRODUCERS = FIXTURES / "producers"
@@ -427,6 +427,6 @@ def test_every_release_from_0_22_on_is_recorded() -> None:
 def test_each_runner_captures_what_its_own_function_returns(release: str, runner: str) -> None:
     answers = RECORDED[release][runner]
     assert set(answers) == set(CONFIGS)
-    names = [*NATIVE, *(name for name in SPECULATORS if answers[name] is not None)]
+    names = [*NATIVE, *DFLASH, *(name for name in SPECULATORS if answers[name] is not None)]
     differing = {name: answers[name] for name in names if captured(release, runner, name) != answers[name]}
     assert not differing

@@ -102,8 +102,9 @@ class Runner(Struct, frozen=True, rename={"id_places": "ids"}):
     """How one runner of a release finds the layers to capture.
 
     `id_places` are paths in config.json, in the order of the lookup. `adds_one`: ids are outputs of layers;
-    at `output_places` they always are. `without_ids` names the source of layers in tables if there are no
-    ids, `adds_one_by_target` if the meaning of ids depends on an unknown target.
+    at `output_places` they always are. `hidden_by` has, for a path, the key that hides its ids if it is
+    stated. `without_ids` names the source of layers in tables if there are no ids, `adds_one_by_target` if
+    the meaning of ids depends on an unknown target.
     """
 
     label: str
@@ -113,6 +114,7 @@ class Runner(Struct, frozen=True, rename={"id_places": "ids"}):
     default_layers: tuple[ByTarget[str], ...]
     drafts_in_parallel: bool
     output_places: tuple[str, ...] = ()
+    hidden_by: Mapping[str, str] = {}
     without_ids: str = "none: default"
     adds_one_by_target: str = "+1 by target"
 
@@ -382,6 +384,8 @@ def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
 def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> CapturedLayers:
     """Return the layers that `runner` captures for a drafter with this config."""
     for path in runner.id_places:
+        if at(config, runner.hidden_by.get(path, "")):
+            continue
         if ids := ids_at(config, path):
             return _layers_of_ids(runner, path, ids, target)
         if at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)

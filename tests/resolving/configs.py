@@ -14,11 +14,14 @@ NESTED: tuple[Any, ...] = (
     {IDS: [], "layer_ids": [7, 4, 4]},
 )  # fmt: skip
 OTHER: tuple[Any, ...] = (ABSENT, [], [0, 3, 5])
-# of drafters of other methods, which eaglectl's data leaves out: recorded, and not compared
-OTHER_METHODS: Mapping[str, Mapping[str, Any]] = {
+# as parallel drafters may state their mask token beside
+DFLASH: Mapping[str, Mapping[str, Any]] = {
     "dflash": {"dflash_config": {"target_layer_ids": [0, 1, 2]}},
     "dflash and eagle_config": {"dflash_config": {"target_layer_ids": [0, 1, 2]}, "eagle_config": {"a": 1}},
     "dflash layer_ids": {"dflash_config": {"layer_ids": [0, 1, 2]}},
+}
+# of drafters of another method, which eaglectl's data leaves out: recorded, and not compared
+OTHER_METHODS: Mapping[str, Mapping[str, Any]] = {
     "dspark": {"dspark_target_layer_ids": [0, 1, 2]},
 }
 
@@ -55,4 +58,4 @@ def _speculators() -> dict[str, dict[str, Any]]:
 
 NATIVE: Mapping[str, Mapping[str, Any]] = _native()
 SPECULATORS: Mapping[str, Mapping[str, Any]] = _speculators()
-CONFIGS: Mapping[str, Mapping[str, Any]] = {**NATIVE, **SPECULATORS, **OTHER_METHODS}
+CONFIGS: Mapping[str, Mapping[str, Any]] = {**NATIVE, **SPECULATORS, **DFLASH, **OTHER_METHODS}

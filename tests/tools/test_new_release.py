@@ -28,7 +28,16 @@ ENTRY: Mapping[str, Any] = {
 SCAN: Mapping[str, Any] = scan(SCANS[0].with_name("vllm-0.33.0.json")) | {
     "release": "0.99.0",
     "runners": ["V2"],
-    "aux_ids": {"V1": None, "V2": [IDS, "target_layer_ids", "eagle_config.layer_ids"]},
+    "aux_ids": {
+        "V1": None,
+        "V2": [
+            IDS,
+            "dflash_config.target_layer_ids",
+            "target_layer_ids",
+            "dflash_config.layer_ids",
+            "eagle_config.layer_ids",
+        ],
+    },
     "default_aux_layers": "(1, n // 2, n - 2)",
 }
 NO_IDS = {IDS: ABSENT, "eagle_config": ABSENT}
@@ -121,6 +130,7 @@ def test_without_the_entry_the_scan_shows_every_difference() -> None:
         Difference("the V1 runner has EAGLE-3", True, False),
         Difference("ids are read at the top of the config (V1 runner)", True, False),
         Difference("ids are read in eagle_config (V1 runner)", True, False),
+        Difference("ids are read in dflash_config.target_layer_ids (V1 runner)", True, False),
         Difference("without ids the layers are (2, n // 2, n - 3)", True, False),
     ]
 

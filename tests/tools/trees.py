@@ -119,12 +119,16 @@ TREE = {
     "v1/worker/gpu_model_runner.py": (
         "def _get_eagle3_aux_layers_from_config(self):\n"
         "    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n"
+        "    dflash_config = getattr(hf_config, 'dflash_config', None)\n"
         "    eagle_config = getattr(hf_config, 'eagle_config', None)\n"
+        "    ids = dflash_config.get('target_layer_ids')\n"
         "    ids = eagle_config.get('eagle_aux_hidden_state_layer_ids')"
     ),
     "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py": (
         "def get_eagle3_aux_layers_from_config(c):\n"
         "    ids = getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)\n"
+        "    dflash_config = getattr(hf_config, 'dflash_config', None)\n"
+        "    ids = dflash_config.get('target_layer_ids')\n"
         "    ids = getattr(hf_config, 'target_layer_ids', None)\n"
         "    for name in ('dflash_config', 'eagle_config'):\n"
         "        inner = getattr(hf_config, name, None)\n"

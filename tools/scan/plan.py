@@ -18,8 +18,8 @@ Row = tuple[str, bool, bool | None]
 PLACE_WORDS = {IDS: "at the top of the config", f"eagle_config.{IDS}": "in eagle_config"}
 COUNT_WORDS = {3: "three"}
 ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer_ids")
-# ids of other speculative methods, which engines read in the same functions
-OTHER_METHODS = ("dflash_config.", "dspark_")
+# ids of another speculative method, which engines read in the same functions
+OTHER_METHODS = ("dspark_",)
 
 LAST = "with the last state"
 # names of drafters' classes end so; they take no layers of their own
