@@ -288,11 +288,15 @@ BAD = (
     Bad("vllm-aux-ids-unread", "vllm==0.11.0", OWN_IDS, NO_EMBEDDING),
     Bad("vllm-speculators-unknown", "vllm==0.10.0", base="speculators/plain"),
     Bad("vllm-speculators-norm-before-fc", "vllm==0.18.1", JOINT, base="speculators/default"),
-    vllm("speculators-peagle", {"norm_output": True}, base="speculators/peagle-llama"),
     vllm("absorbed-names", ABSORBED, says="w_kc", base="sglang/mla-absorbed"),
     vllm("class-mismatch", MLA_CLASS, says="Eagle3DeepseekV2ForCausalLM"),
     vllm("later-hidden-norm", {"num_hidden_layers": 2}, SECOND),
     vllm("verifier-tensors", tensors={"verifier_norm.weight": floats("verifier", HIDDEN)}),
+    Bad(
+        "vllm-verifier-tensors",
+        "vllm==0.22.0",
+        tensors={"verifier_lm_head.weight": floats("v", VOCAB, HIDDEN)},
+    ),
     vllm("dimension-above", {"intermediate_size": 32}, says="intermediate_size: 32"),
     vllm("dimension-below", {"intermediate_size": 16}, says="intermediate_size: 16"),
     vllm("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": ABSENT}, where=IDS),
@@ -816,6 +820,45 @@ def test_parallel_drafters_are_judged_by_the_runner_that_drafts_in_parallel(tmp_
         options: dict[str, Any] = {"engines": ["vllm==0.33.0"], "answers": Answers(aux_layers=(2, 4, 7))}
         (verdict,) = eaglectl.inspect(folder, **options).requested
         assert verdict.outcome == outcome, verdict
+
+
+@pytest.mark.parametrize(
+    ("release", "base", "found"),
+    [
+        ("0.22.0", "speculators/peagle-llama", set()),
+        ("0.32.0", "speculators/peagle-llama", set()),
+        ("0.22.0", "speculators/eagle3.1", {"EGL1040"}),
+        ("0.32.0", "speculators/eagle3.1", set()),
+    ],
+)
+def test_a_drafter_that_drafts_in_one_pass_feeds_no_state_back(
+    release: str, base: str, found: set[str], tmp_path: Path
+) -> None:
+    # these readers drop norm_output (run with P-EAGLE in 0.32.0: it drafts as the reference)
+    report = judged(Bad("", f"vllm=={release}", {"norm_output": True}, base=base), tmp_path)
+    of_switch = {"EGL1019", "EGL1020", "EGL1021", "EGL1040"}
+    assert {finding.rule.id for finding in report.findings} & of_switch == found
+
+
+@pytest.mark.parametrize(
+    ("release", "beside", "outcome"),
+    [
+        ("0.19.1", {}, "differs"),  # does not read them
+        ("0.21.0", {}, "differs"),  # takes 1, 3, 6 for what enters these layers
+        ("0.22.0", {}, "as trained"),
+        ("0.33.0", {}, "as trained"),
+        ("0.33.0", {"eagle_config": {"use_aux_hidden_state": True}}, "differs"),
+    ],
+)
+def test_ids_beside_the_mask_token_are_outputs_of_layers_since_0_22(
+    release: str, beside: Mapping[str, Any], outcome: str, tmp_path: Path
+) -> None:
+    ids = {"mask_token_id": 3, "target_layer_ids": [1, 3, 6]}
+    config = {IDS: ABSENT, "eagle_config": ABSENT, "pard_token": 3, "dflash_config": ids, **beside}
+    folder = drafter_folder(tmp_path, config=config, tensors=MASK)
+    options: dict[str, Any] = {"engines": [f"vllm=={release}"], "answers": Answers(aux_layers=(2, 4, 7))}
+    (verdict,) = eaglectl.inspect(folder, **options).requested
+    assert verdict.outcome == outcome, verdict
 
 
 @pytest.mark.fast(1)
