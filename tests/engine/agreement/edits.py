@@ -3,12 +3,14 @@
 import json
 import struct
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tests.builders import ABSENT, Stored, framed, integers, safetensors_bytes
 from tests.engine.agreement.bases import DRAFTED, Files, uniform
+from tests.pickles import archive, tensor, text
 
 Edit = Callable[[Files], None]
 TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
@@ -223,3 +225,39 @@ def in_float8(module: str) -> Edit:
         files.tensors[f"{module}.weight_scale"] = ("F32", (1,), np.array([0.01], "<f4").tobytes())
 
     return edit
+
+
+def in_four_bits(module: str) -> Edit:
+    """A module packed by compressed-tensors: numbers that are not its own, in groups of 16."""
+
+    def edit(files: Files) -> None:
+        _, (rows, columns), _ = files.tensors.pop(f"{module}.weight")
+        scales = np.full((rows, columns // 16), 0.05, "<f4")
+        files.tensors |= {
+            f"{module}.weight_packed": (
+                "I32",
+                (rows, columns // 8),
+                bytes(range(8)) * (rows * columns // 16),
+            ),
+            f"{module}.weight_scale": ("F32", scales.shape, scales.tobytes()),
+            f"{module}.weight_shape": integers(rows, columns),
+        }
+
+    return edit
+
+
+def in_training_state(files: Files) -> None:
+    """The weights in a file of torch, inside of one item: as trainers keep them beside other state."""
+    items, storages = b"", {}
+    for key, (name, (dtype, shape, data)) in enumerate(files.tensors.items()):
+        kind = {"F32": "FloatStorage", "I64": "LongStorage"}[dtype]
+        strides, count = (*shape[1:], 1), prod(shape)
+        items += text(name) + tensor(_tuple(shape), _tuple(strides), kind=kind, key=str(key), count=count)
+        storages[str(key)] = data
+    state = b"\x80\x02}" + text("model") + b"}(" + items + b"us."
+    files.files |= {"pytorch_model.bin": archive(state, storages), WEIGHTS: None}
+
+
+def _tuple(numbers: Sequence[int]) -> bytes:
+    """The opcodes of a tuple of one or two small numbers."""
+    return b"".join(struct.pack("<cH", b"M", number) for number in numbers) + bytes([0x84 + len(numbers)])

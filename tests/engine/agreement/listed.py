@@ -2,13 +2,27 @@
 
 from tests.builders import ABSENT, YARN, mask
 from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB, Files
-from tests.engine.agreement.edits import Edit, add, both, config, drop, fill, inside, noise, rename
+from tests.engine.agreement.edits import (
+    Edit,
+    add,
+    both,
+    config,
+    drop,
+    fill,
+    in_float8,
+    inside,
+    noise,
+    rename,
+)
 from tests.engine.agreement.plain import (
     ATTENTION,
     COMMON,
+    COMPRESSED,
+    FLOAT_8,
     IDENTITY,
     IDS,
     LLAMA_3,
+    MASK_HIDDEN,
     NESTED,
     NO_IDS,
     WHOLE_HEAD,
@@ -22,6 +36,9 @@ from tests.engine.agreement.plain import (
 
 NO_FC_NORM = drop(*(f"fc_norm.{place}.weight" for place in range(3)))
 FC_NORM_3 = noise("fc_norm.3.weight", HIDDEN)
+IN_DFLASH = both(
+    NO_IDS, config(dflash_config={"mask_token_id": 3, "target_layer_ids": [0, 3, 5]}), MASK_HIDDEN
+)
 LLAMA_31: dict[str, Edit] = {
     **absent("fc_norm", "norm_output", "num_hidden_layers"),
     "fc_norm.3 there too": FC_NORM_3,
@@ -46,6 +63,8 @@ LLAMA_31: dict[str, Edit] = {
     "aux ids nested alone, as at the top": nested_alone(**{IDS: [1, 4, 6]}),
     "aux ids nested as layer_ids": both(NO_IDS, inside(NESTED, layer_ids=[1, 4, 6])),
     "aux ids as target_layer_ids": both(NO_IDS, config(target_layer_ids=[0, 3, 5])),
+    "P-EAGLE, aux ids in dflash_config": both(IN_DFLASH, config(**{NESTED: ABSENT})),
+    "P-EAGLE, aux ids in dflash_config, eagle_config beside it": IN_DFLASH,
     "aux ids empty at the top": both(config(**{IDS: []}), inside(NESTED, **{IDS: [1, 4, 6]})),
     "two layers, hidden_norm in the later": both(
         config(num_hidden_layers=2),
@@ -114,6 +133,13 @@ def in_speculators_format(files: Files) -> None:
     }
 
 
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+OF_HEAD = {
+    **COMPRESSED,
+    "config_groups": {
+        "group_0": {"targets": ["re:.*lm_head"], "weights": FLOAT_8, "input_activations": None}
+    },
+}
 MLA_3: dict[str, Edit] = {
     **COMMON,
     "model_type deepseek_v3": config(model_type="deepseek_v3"),
@@ -128,19 +154,45 @@ MLA_3: dict[str, Edit] = {
     "qk_nope_head_dim wrong": config(qk_nope_head_dim=32),
     "heads wrong": config(num_attention_heads=4),
     "aux id 0": ids(0, 4, 5),
+    "aux id 0 at the top": both(config(**{IDS: [0, 4, 5]}), inside(NESTED, **{IDS: ABSENT})),
     "rope_scaling yarn": yarn(1.0),
     "rope_scaling yarn with mscale": yarn(0.707),
+    "rope_scaling linear": config(rope_scaling=LINEAR),
+    "rope_scaling linear with an original length": config(
+        rope_scaling={**LINEAR, "original_max_position_embeddings": 64}
+    ),
+    "lm_head in FP8": both(in_float8("lm_head"), config(quantization_config=OF_HEAD)),
     "rope_interleave false": config(rope_interleave=False),
     "two layers told": config(num_hidden_layers=2),
     "in the speculators format": in_speculators_format,
     "w_kc": noise(f"{ATTENTION}w_kc", 2, 16, 512),
+    "w_kc and w_vc": both(
+        noise(f"{ATTENTION}w_kc", 2, 16, 512),
+        noise(f"{ATTENTION}w_vc", 2, 512, 16),
+        drop(f"{ATTENTION}kv_b_proj.weight"),
+    ),
     "fused_qkv_a_proj": rename("q_a_proj", "fused_qkv_a_proj_with_mqa"),
     "fc NaN": fill("fc.weight", float("nan")),
 }
+FC_NORMS = both(*(noise(f"fc_norm.{place}.weight", HIDDEN) for place in range(3)))
+
+
+def in_peagle_format(**switches: bool) -> Edit:
+    """A parallel drafter, with these switches of 3.1."""
+    switches = {"fc_norm": False, "norm_output": False, **switches}
+    kind = {"speculators_model_type": "peagle", "architectures": ["PEagleDraftModel"], "mask_token_id": 3}
+    return both(
+        config(**kind, **switches), NO_FC_NORM, MASK_HIDDEN, inside("speculators_config", algorithm="peagle")
+    )
+
+
 LAYER, PROPOSALS = "transformer_layer_config", "speculators_config"
 SPECULATORS: dict[str, Edit] = {
     **absent("norm_before_residual", "norm_output", "fc_norm", "speculators_model_type"),
     **absent("transformer_layer_config", "speculators_config", "draft_vocab_size"),
+    "P-EAGLE": in_peagle_format(),
+    "P-EAGLE, norm_output": in_peagle_format(norm_output=True),
+    "P-EAGLE, fc_norm": both(in_peagle_format(fc_norm=True), FC_NORMS),
     "model_type speculator_model": config(model_type="speculator_model"),
     "model_type llama at the top": config(model_type="llama"),
     "fc_norm told false": config(fc_norm=False),
@@ -148,7 +200,10 @@ SPECULATORS: dict[str, Edit] = {
     "speculators_model_type unknown": config(speculators_model_type="eagle9"),
     "layer's model_type absent": inside(LAYER, model_type=ABSENT),
     "layer's model_type qwen3": inside(LAYER, model_type="qwen3"),
-    "layer's model_type null": inside(LAYER, model_type=None),
+    # without what readers before 0.24.0 drop
+    "layer's model_type null": both(
+        inside(LAYER, model_type=None), config(fc_norm=False, norm_output=False), NO_FC_NORM
+    ),
     "layer's model_type mistral": inside(LAYER, model_type="mistral"),
     "layer's rope other": inside(LAYER, rope_parameters={"rope_theta": 500.0, "rope_type": "default"}),
     "layer's rope absent": inside(LAYER, rope_parameters=ABSENT),

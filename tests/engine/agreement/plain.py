@@ -27,10 +27,13 @@ from tests.engine.agreement.edits import (
     fill,
     head_swapped,
     header,
+    in_four_bits,
+    in_training_state,
     inside,
     metadata,
     moved,
     noise,
+    over,
     rename,
     scale,
     sharded,
@@ -54,6 +57,12 @@ COMPRESSED = {
     "format": "float-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": FLOAT_8, "input_activations": None}},
     "ignore": [],
+}
+FOUR_BITS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 16}
+PACKED = {
+    **COMPRESSED,
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": FOUR_BITS, "input_activations": None}},
 }
 
 
@@ -126,6 +135,22 @@ def second_layer() -> Edit:
     return both(*(noise(f"layers.1.{name}.weight", *shapes[name]) for name in names))
 
 
+def embedding_of(rows: int) -> Edit:
+    """An embedding of the first rows of the target's alone."""
+    return both(
+        config(vocab_size=rows),
+        over("embed_tokens.weight", lambda array: array[:rows]),
+        targets(lambda every: sorted(token * 37 % 192 for token in range(len(every)))),
+    )
+
+
+def in_packed_attention(*ignore: str) -> Edit:
+    """The attention's modules packed, and these excluded by name."""
+    modules = (in_four_bits(f"{ATTENTION}{part}_proj") for part in "qkvo")
+    return both(*modules, config(quantization_config={**PACKED, "ignore": list(ignore)}))
+
+
+MASK_HIDDEN = noise("mask_hidden", 1, 3 * HIDDEN)
 # of every kind of attention
 COMMON: dict[str, Edit] = {
     "an unknown tensor": noise("extra.weight", HIDDEN),
@@ -288,6 +313,10 @@ LLAMA_3: dict[str, Edit] = {
     "rope_scaling yarn with attention_factor": yarn(attention_factor=1.0),
     "rope_scaling yarn with mscale": yarn(mscale=1.0, mscale_all_dim=1.0),
     "rope_scaling yarn with attn_factor": yarn(attn_factor=2.0),
+    "rope_scaling yarn with extrapolation_factor": yarn(extrapolation_factor=0.5),
+    "rope_scaling dynamic": config(
+        max_position_embeddings=32, rope_scaling={"rope_type": "dynamic", "factor": 4.0}
+    ),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
     "rope_parameters": rope(10000.0),
@@ -323,11 +352,19 @@ LLAMA_3: dict[str, Edit] = {
     "dtype for torch_dtype": config(torch_dtype=ABSENT, dtype="float32"),
     "auto_map": config(auto_map={"AutoModel": "modeling.Model"}),
     "keys of its own": config(my_key={"a": 1}, _name_or_path="/home/me/run"),
+    # of a target whose tokenizer has 256 tokens; vLLM adds rows of zeros up to a multiple of 64
+    **{f"embed_tokens of {rows} rows": embedding_of(rows) for rows in (192, 200)},
+    # drafting in parallel
+    "P-EAGLE": both(config(mask_token_id=3, pard_token=3), MASK_HIDDEN),
+    "P-EAGLE, mask_token_id alone": both(config(mask_token_id=3), MASK_HIDDEN),
+    "P-EAGLE without a mask token": MASK_HIDDEN,
     # quantisation
     "quantization_config fp8, weights not": config(quantization_config=FP8),
     "quantization_config unknown": config(quantization_config={"quant_method": "magic"}),
     "quantization_config empty": config(quantization_config={}),
     "quantization_config compressed-tensors, weights not": config(quantization_config=COMPRESSED),
+    "attention in 4 bits": in_packed_attention("lm_head", "re:.*mlp.*", "fc", "model.fc"),
+    "attention in 4 bits, fc not excluded by its name": in_packed_attention("lm_head", "re:.*mlp.*", "fc"),
     "scales without quantization_config": noise("fc.weight_scale", 1),
     "kv scales": both(noise(f"{ATTENTION}k_scale", 1), noise(f"{ATTENTION}v_scale", 1)),
     # files
@@ -352,6 +389,7 @@ LLAMA_3: dict[str, Edit] = {
         file("model.safetensors", None), file("pytorch_model.bin", b"\x80\x02}q\0.")
     ),
     "a pickle beside the weights": file("pytorch_model.bin", b"\x80\x02}q\0."),
+    "weights in a training state": in_training_state,
     "weights under another name": moved("drafter.safetensors"),
     "weights as consolidated": moved("consolidated.safetensors"),
     "weights twice": weights(bytes, "copy.safetensors"),

@@ -23,16 +23,18 @@ os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     OMP_NUM_THREADS="1",
     VLLM_LOGGING_LEVEL="ERROR",
+    # each fork would compile the same small functions for seconds, which changes nothing of what they return
+    TORCHDYNAMO_DISABLE="1",
 )
 
 import torch
 
-from tests.engine.agreement.bases import BASES, Base, drafter
-from tests.engine.agreement.cases import CASES
+from tests.engine.agreement.bases import BASES, VOCAB, Base, drafter
+from tests.engine.agreement.cases import CASES, IN_PARALLEL
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.agreement.forks import Death, forked, reason, run_cases
 from tests.engine.agreement.meaning import first_difference, meaning, same, same_tokens
-from tests.engine.agreement.records import VLLM
+from tests.engine.agreement.records import VLLM, read
 from tests.engine.parity_child import LLM, RELEASE, RUNNER, in_vllm
 from tests.engine.releases.shown import RELEASED
 from tests.engine.rounds import Rounds, prompts
@@ -43,18 +45,22 @@ PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
 
 
 def prepare(root: Path, names: Sequence[str]) -> None:
-    """Run the good drafters of these cases, which has to work, or else be a case of its own.
+    """Run the good drafters of these cases, which has to work, or else be a case of its own, or recorded.
 
     What the engine imports for them is then imported here, and not by each case.
     """
     for folder in ("drafts", "meant"):
         (root / folder).mkdir()
     bases = {CASES[name].base for name in names}
-    # the first loads compile; beside other work on the same cores that has taken longer than a case may
+    # the first loads import; beside other work on the same cores that has taken longer than a case may
     answers = forked(root, [base for base in BASES if base in bases], partial(_base, root), 5 * PATIENCE)
     dead = [f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Death)]
     dead += [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, str)]
-    if unknown := [words for words in dead if f"{words.partition(':')[0]}/none" not in names]:
+    stopped = {
+        name for name, record in read(Path(sys.argv[1])).items() if record.verdict in ("raises", "dies")
+    }
+    known = stopped.union(names)
+    if unknown := [words for words in dead if f"{words.partition(':')[0]}/none" not in known]:
         sys.exit(f"good drafters that the engine did not run: {'; '.join(unknown)}")
     for name in dict.fromkeys(chain(*(modules for modules in answers.values() if isinstance(modules, list)))):
         with contextlib.suppress(Exception):
@@ -69,27 +75,41 @@ def _base(root: Path, name: str) -> list[str] | str:
     assert meant is not None, why
     torch.save(meant, root / "meant" / name)
     try:
-        _engine(root, BASES[name], folder, files.digest())
+        _engine(root, BASES[name].kind, folder, files.digest())
     except Exception as error:
         return reason(error)
     return [module for module in sys.modules if module not in known and module.split(".")[0] in WARM]
 
 
-def _engine(root: Path, base: Base, folder: Path, digest: str) -> list[Rounds]:
-    """What vLLM drafts with these bytes, kept under their digest."""
+def _engine(root: Path, kind: str, folder: Path, digest: str, *, is_parallel: bool = False) -> list[Rounds]:
+    """What vLLM drafts with these bytes for a target of this kind, kept under their digest."""
     kept = root / "drafts" / digest
     if not kept.exists():
-        place = root / "targets" / base.kind
-        drafted = in_vllm(place, folder, prompts(), is_mla=base.kind == "mla", skip_tokenizer_init=True)[0]
-        torch.save(drafted, kept)
+        drafted = in_vllm(
+            root / "targets" / kind,
+            folder,
+            prompts(),
+            is_mla=kind == "mla",
+            is_parallel=is_parallel,
+            skip_tokenizer_init=True,
+        )[0]
+        torch.save([_widened(rounds) for rounds in drafted], kept)
     found: list[Rounds] = torch.load(kept)
     return found
+
+
+def _widened(rounds: Rounds) -> Rounds:
+    """Logits over the target's vocabulary, of a drafter whose config states a smaller one."""
+
+    def widened(logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(logits, (0, max(0, VOCAB - len(logits))), value=float("-inf"))
+
+    return [(tokens, [widened(row) for row in rows]) for tokens, rows in rounds]
 
 
 def _case(root: Path, name: str) -> tuple[Any, ...]:
     """Verdict, reason and difference."""
     case = CASES[name]
-    base = BASES[case.base]
     files = case.files()
     folder = files.write(root / "cases" / name)
     stage, generate = ["at load"], LLM.generate
@@ -100,10 +120,11 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
 
     LLM.generate = watched
     try:
-        drafted = _engine(root, base, folder, files.digest())
+        is_parallel = case.options == IN_PARALLEL
+        drafted = _engine(root, case.kind, folder, files.digest(), is_parallel=is_parallel)
     except Exception as error:
         return "raises", f"{stage[0]}: {reason(error)}".replace(str(root), "")
-    meant, why = meaning(root, base, folder, case.answers)
+    meant, why = meaning(root, Base(case.kind), folder, case.answers)
     good = torch.load(root / "meant" / case.base)
     if meant is None:
         verdict = "as base" if same(drafted, good) else "differently"
@@ -121,9 +142,13 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
 def _chosen() -> Iterable[str]:
     if sys.argv[2:]:
         return CASES
-    if f"vllm=={RELEASE}" != VLLM:
-        return RELEASED
-    return CASES if RUNNER == "V1" else CHOSEN
+    if f"vllm=={RELEASE}" == VLLM and RUNNER == "V1":
+        return CASES
+    chosen = CHOSEN if f"vllm=={RELEASE}" == VLLM else RELEASED
+    known = {*chosen, *read(Path(sys.argv[1]))}  # what was drawn before other cases came stays
+    return [
+        name for name in CASES if name in known and (RUNNER == "V1" or CASES[name].options != IN_PARALLEL)
+    ]
 
 
 if __name__ == "__main__":

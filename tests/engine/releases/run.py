@@ -32,7 +32,7 @@ def needs(wheel: Distribution) -> list[str]:
     """The requirements of an unpacked wheel here, without torch and what comes with it."""
     every = map(Requirement, wheel.requires or ())
     return [
-        f"{need.name}{need.specifier}"
+        str(need).partition(";")[0].strip()
         for need in every
         if need.name not in OTHERS and (need.marker is None or need.marker.evaluate({"extra": ""}))
     ]

@@ -55,6 +55,20 @@ VLLM: Mapping[str, str] = {
     "speculators-model-type": "speculators31/layer's model_type null",
     "yarn-factor": "llama3/rope_scaling yarn with attention_factor",
     "partial-rotary": "llama3/half of each head in rope_parameters, trained whole",
+    "absorbed-names": "mla3/w_kc and w_vc",
+    "mask-token": "llama3/P-EAGLE without a mask token",
+    "mask-token-unread": "llama3/P-EAGLE, mask_token_id alone",
+    "speculators-peagle-fc-norm": "speculators31/P-EAGLE, fc_norm",
+    "positions": "llama3/rope_scaling dynamic",
+    "quantised-module": "mla3/lm_head in FP8",
+    "quantised-names": "llama3/attention in 4 bits, fc not excluded by its name",
+    "yarn-keys": "llama3/rope_scaling yarn with extrapolation_factor",
+    "end-boundary": "mla3/aux id 0 at the top",
+    "mla-scaling": "mla3/rope_scaling linear with an original length",
+    "mla-scaling-refused": "mla3/rope_scaling linear",
+    "weight-files": "llama3/weights in a training state",
+    "embedding-short": "llama3/embed_tokens of 192 rows",
+    "embedding-zeros": "llama3/embed_tokens of 200 rows",
 }
 SGLANG: Mapping[str, str] = {
     "architecture": "llama31/sglang: architecture Eagle3LlamaForCausalLM",
@@ -92,6 +106,7 @@ SGLANG: Mapping[str, str] = {
     "draft-vocab-mismatch": "llama31/sglang: draft_vocab_size too big",
     "null-target-hidden": "llama31/sglang: target_hidden_size null",
     "mla-aux-count": "mla3-yarn/four aux ids",
+    "parallel": "llama31/sglang: parallel",
 }
 LLAMACPP: Mapping[str, str] = {
     "mla": "mla3/none",
@@ -120,7 +135,6 @@ SHOWN = {"vllm": VLLM, "sglang": SGLANG, "llama.cpp": LLAMACPP}
 EARLY = "its releases end before 0.22.0, the first whose CPU build asks a target for its states"
 OPEN = "it states what is not known, and no run shows that"
 MLA = "CPU builds before 0.32.0 have no MLA attention"
-PARALLEL = "the recorded cases draft one token after another"
 TARGETS = "tests/engine/targets runs the classes of targets (vllm_targets.json)"
 GPU = "of the V2 runner of a release whose CPU build has none, or of a release without V1"
 NO_REFERENCE = "no layout has a place for what was trained, so nothing says what it drafts"
@@ -144,35 +158,23 @@ UNSHOWN: Mapping[str, str] = {
     "attention-bias-absent": EARLY,
     "parallel-absent": EARLY,
     "quantised-absent": EARLY,
-    "absorbed-names": NOT_RUN,
     "aux-unknown": OPEN,
     "speculators-unknown": EARLY,
     "speculators-norm-before-fc": EARLY,
-    "speculators-peagle": PARALLEL,
-    "mask-token": PARALLEL,
-    "mask-token-unread": PARALLEL,
     "biases-without-place": NO_REFERENCE,
-    "speculators-peagle-fc-norm": PARALLEL,
     "unknown-tensor-dropped": MLA,
     "head-absent": EARLY,
     "embedding-replaced": OPEN,
     "mla-rope-base": EARLY,
     "drafting-stops-by-runner": OPEN,
-    "positions": NOT_RUN,
     "pipeline": GPU_STAGES,
     "pipeline-class": GPU_STAGES,
     "pipeline-unknown": OPEN,
-    "quantised-module": NOT_RUN,
-    "quantised-names": NOT_RUN,
     "quantised-names-plain": NOT_RUN,
     "packed-head": NOT_RUN,
     "packed-target-head": NOT_RUN,
     "packed-head-by-runner": OPEN,
     "quantised-targets": EARLY,
-    "yarn-keys": NOT_RUN,
-    "end-boundary": NOT_RUN,
-    "mla-scaling": NOT_RUN,
-    "mla-scaling-refused": NOT_RUN,
     "quantised-target": EARLY,
     "head-of-multimodal": GPU,
     "target-unlisted": EARLY,
@@ -183,9 +185,6 @@ UNSHOWN: Mapping[str, str] = {
     "rope-parameters-unread": EARLY,
     "rope-parameters-by-chance": OPEN,
     "parallel-runner": GPU,
-    "weight-files": NOT_RUN,
-    "embedding-short": NOT_RUN,
-    "embedding-zeros": NOT_RUN,
 }
 # what a release with another reading of a key does with them
 FLIPS = (
@@ -214,6 +213,12 @@ FLIPS = (
     "llama31/norm_output false",
     "speculators31/layer's rope other",
     "speculators31/layer's model_type qwen3",
+    "llama3/P-EAGLE",
+    "llama3/attention in 4 bits",
+    "llama31/P-EAGLE, aux ids in dflash_config",
+    "llama31/P-EAGLE, aux ids in dflash_config, eagle_config beside it",
+    "speculators31/P-EAGLE",
+    "speculators31/P-EAGLE, norm_output",
 )
 DRAWN = 20
 

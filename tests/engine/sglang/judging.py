@@ -6,7 +6,6 @@ from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNSAFE,
 
 # where validate and the engine of the records disagree, and validate stands
 JUSTIFIED: Mapping[str, str] = {
-    "llama31/sglang: parallel": "it was trained to draft in parallel, and drafts one token after the other",
     "llama31/sglang: fc.bias alone": DROPPED,
     "llama31/sglang: an unknown tensor": DROPPED,
     "llama31/sglang: norm_before_fc unstated": DIVIDED,
