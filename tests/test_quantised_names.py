@@ -43,6 +43,16 @@ def test_a_name_is_that_of_the_release(engine: str, outcome: str, names: str, tm
 
 
 @pytest.mark.parametrize(
+    ("engine", "outcome"),
+    [("vllm==0.32.0", "fails"), ("sglang==0.5.14", "as trained"), ("sglang==0.5.23", "as trained")],
+)
+def test_the_end_of_a_name_is_enough_for_sglang(engine: str, outcome: str, tmp_path: Path) -> None:
+    tensors = {name: stored for module in MLP for name, stored in packed(module).items()}
+    table = {**INT8_LAYERS, "ignore": ["model.fc", "lm_head", "qkv_proj", "self_attn.o_proj"]}
+    assert verdict(tmp_path, table, tensors, engine).outcome == outcome
+
+
+@pytest.mark.parametrize(
     ("ignore", "engine", "outcome", "names"),
     [
         # the drafter's own number, the target's, a glob from the beginning, and one of any beginning
