@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1675,
     "conversion": 1909,
     "drafter": 769,
-    "engines": 1456,
+    "engines": 1454,
     "files": 2712,
     "formats": 2195,
     "in_engine": 430,

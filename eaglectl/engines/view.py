@@ -582,8 +582,12 @@ def own_name(case: Case, module: str) -> str:
     drafter, depth = case.view.drafter, case.view.drafter.target.depth
     for row in load(case.engine)["quantised"]["names"]:
         match, methods = re.fullmatch(row["module"], module), row.get("methods")
-        is_of_class = case.view.model_class in row["classes"] and is_within(row["releases"], case.release)
-        if match and is_of_class and (not methods or method_of(drafter.quantisation) in methods):
+        if (
+            match
+            and case.view.model_class in row["classes"]
+            and is_within(row["releases"], case.release)
+            and (not methods or method_of(drafter.quantisation) in methods)
+        ):
             places = {**match.groupdict(), "index": (depth or 0) + int(match.groupdict().get("index", 0))}
             return "" if depth is None and "{index}" in row["name"] else str(row["name"].format(**places))
     return ""
@@ -596,9 +600,12 @@ def misbuilt(case: Case) -> Mapping[str, bool]:
     """
     data, drafter = load(case.engine).get("quantised", {}), case.view.drafter
     table, stored = drafter.quantisation or {}, quantised_modules(drafter.tensors)
-    # ModelOpt's lists of mixed precision are read in another way
-    rows = () if "quantized_layers" in str(table) else data.get("compared", {}).get(method_of(table), ())
-    ways = [COMPARED[way] for releases, way in rows if is_within(releases, case.release)]
+    ways = [
+        COMPARED[way]
+        for releases, way in data.get("compared", {}).get(method_of(table), ())
+        # ModelOpt's lists of mixed precision are read in another way
+        if is_within(releases, case.release) and "quantized_layers" not in str(table)
+    ]
     targets, excluded = quantisation_lists(table)
 
     def is_in(names: Sequence[object], name: str) -> bool:
