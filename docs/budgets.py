@@ -33,6 +33,11 @@ def _table() -> str:
             f" {budgets.MAX_KEYS:,} keys",
         ),
         (
+            "its quantisation config",
+            f"{budgets.MAX_MODULES:,} names of modules of {budgets.MAX_NAME:,} characters; no expression"
+            " with repeated groups",
+        ),
+        (
             "its hf_quant_config.json, eaglectl.json",
             f"{_size(budgets.MAX_CONFIG)}, {_size(budgets.MAX_RECORD)}",
         ),
@@ -53,7 +58,7 @@ def _table() -> str:
         (
             "a card, SHA256SUMS",
             f"{_size(budgets.LARGEST_TEXT)}, {budgets.MAX_COMMANDS} commands of at most"
-            f" {budgets.LONGEST_COMMAND:,} characters over several lines",
+            f" {budgets.LONGEST_COMMAND:,} characters",
         ),
         ("findings of one rule", f"{budgets.MAX_MATCHES:,}"),
         ("a configuration (eaglectl.toml)", f"{_size(MAX_POLICY)}, {MAX_PARTS} parts of a key"),

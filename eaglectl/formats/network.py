@@ -3,7 +3,10 @@
 Layer ids become boundaries by the user's answer, the numbers themselves or the producer; else it is asked.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any, TypeAlias, get_args
 
@@ -28,7 +31,8 @@ from eaglectl.drafter.drafter import (
     to_boundaries,
 )
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
-from eaglectl.errors import RefusedError, UsageError, check
+from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
+from eaglectl.files.budgets import MAX_DEPTH, MAX_MODULES, MAX_NAME, MAX_STEPS
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.formats.config_keys import CLASS_EPS, LAYERS, POSITIONS, ROPE_TABLES, Keys, at, ids_question
@@ -44,6 +48,10 @@ from eaglectl.formats.format import (
 )
 from eaglectl.text import listed
 
+# what marks an expression among names of modules; groups that repeat, or letters whose blanks do not count,
+# where comparing may take exponential time; characters of a module's name; and steps to compile one
+EXPRESSION, NESTED = "re:", r"\)\s*[*+{]|\(\?[a-zA-Z-]*x"
+NAME_LENGTH, LEAST_STEPS = 64, 1 << 17
 Ids = tuple[int, ...]
 # an ids list, its convention (None: it must be asked), and in words why it is read so
 Meaning: TypeAlias = tuple[Ids, Convention | None, str]
@@ -579,6 +587,7 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
     """Return the quantisation config if the file really holds quantised weights, else None."""
     key = "quantization_config"
     from_config = keys.get(key, dict) or checkpoint.sidecars.get(QUANTISATION)
+    _check_expressions(list(_texts(from_config)))
     inner = (from_config or {}).get("quantization")
     table = inner if isinstance(inner, Mapping) else from_config or {}
     # ModelOpt's null, which vLLM 0.33 and SGLang 0.5.23 read as no quantisation
@@ -602,6 +611,38 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
         )
     keys.note(True, "warning", key, text, "quantisation-config")
     return {} if has_parts else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    # the texts in lists of a JSON value
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from (item,) if isinstance(item, str) else _texts(item)
+
+
+def _check_expressions(names: Sequence[str]) -> None:
+    """Raise UnreadableError for more names of modules, or expressions, than are compared in seconds."""
+    longest, what = max(map(len, names), default=0), "the quantisation config has"
+    check(
+        (len(names) > MAX_MODULES, f"{what} {len(names)} names; at most {MAX_MODULES} are compared"),
+        (longest > MAX_NAME, f"{what} a name of {longest} characters; at most {MAX_NAME} are compared"),
+        error=UnreadableError,
+    )
+    steps = 0
+    for text in (name for name in names if name.startswith(EXPRESSION)):
+        powers, choices = len(re.findall(r"[*+{]", text)), len(re.findall(r"(?<!\()\?|\|", text))
+        steps += max(LEAST_STEPS, NAME_LENGTH ** min(powers, 9) << min(choices, 99))
+        is_endless = re.search(NESTED, text) or steps > MAX_STEPS or text.count("(") > MAX_DEPTH
+        with warnings.catch_warnings(action="ignore"), suppress(re.error):  # EGL802 reports it
+            try:
+                re.compile("" if is_endless else text.removeprefix(EXPRESSION))
+            except OverflowError:
+                is_endless = True
+        words = f"the quantisation config's {text[:80]} may take hours to compare: write the modules' names"
+        check((is_endless, words), error=UnreadableError)
 
 
 PART = "partial_rotary_factor"

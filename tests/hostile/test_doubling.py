@@ -27,6 +27,7 @@ from tests.builders import (
 from tests.pickles import pickled_folder
 from tests.processor import seconds
 from tests.tiny import TINY
+from tests.validation.test_quantisation import MODULES, compressed, scaled
 
 # how much longer twice the input may take, and seconds that do not count
 GROWTH, FLOOR = 2.6, 0.12
@@ -64,6 +65,16 @@ def config(value: Callable[[int], object], name: str = "config.json", key: str =
         keys = json.loads(file.read_text()) if file.exists() else {}
         file.write_text(json.dumps(keys | {key: value(times)}))
         return folder
+
+    return make
+
+
+def left_out(names: Callable[[int], list[str]]) -> Make:
+    """A quantised drafter whose config leaves these modules out."""
+
+    def make(parent: Path, times: int) -> Path:
+        stated = compressed("fc", "lm_head", *names(times))
+        return drafter_folder(parent, config=stated, tensors=scaled(*MODULES))
 
     return make
 
@@ -186,6 +197,10 @@ CASES: dict[str, Make] = {
     "hf_quant_config": config(
         lambda times: ["a*"] * (60_000 * times), "hf_quant_config.json", "exclude_modules"
     ),
+    "quantisation: names": left_out(lambda times: [f"layers.{i}.x" for i in range(1_100 * times)]),
+    "quantisation: globs": left_out(lambda times: [f"{'*' * 30}a*b*{i}" for i in range(1_100 * times)]),
+    "quantisation: a name": left_out(lambda times: ["*a" * (100 * times)] * 200),
+    "quantisation: expressions": left_out(lambda times: [f"re:.*a.*b{i}" for i in range(25 * times)]),
     "generation_config": config(
         lambda times: list(range(60_000 * times)), "generation_config.json", "eos_token_id"
     ),
@@ -225,6 +240,7 @@ CASES: dict[str, Make] = {
     "card: quotes of many commands": text("README.md", "vllm --spec '\na\nb\nc\n\n", 5_000),
     "card: commands": numbered("README.md", SERVE, 300),
     "card: one long command": text("README.md", "--a b ", 5_000, "vllm serve --speculative-config '{}' "),
+    "card: a command of one word": text("README.md", "\\'", 50_000, "vllm serve --speculative-config "),
     "card: backslashes": text("README.md", "\\\n", 50_000, "vllm --spec '"),
     "card: front matter": text("README.md", "  - a/b\n", 20_000, MATTER, "---\n"),
     "card: front matter that does not end": text("README.md", "---  \nx\n ---   ", 10_000, MATTER),

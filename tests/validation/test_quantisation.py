@@ -10,6 +10,7 @@ import pytest
 import eaglectl
 from eaglectl.judge.rule import AllowTable, Policy
 from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, refusal
+from tests.processor import within
 from tests.validation.patches import Patch, add, exact, only, store
 
 MODULES = tuple(
@@ -103,6 +104,50 @@ INT8_LAYERS = {
     "format": "pack-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int"}}},
 }
+
+
+ENDLESS = {
+    "a group that repeats": ["re:(.|.)*Z"],
+    "a group that repeats behind a blank": ["re:(?x)(.|.) *Z"],
+    "a comment between": ["re:(.|.)(?#x)*Z"],
+    "many quantifiers": ["re:.*.*.*.*.*Z"],
+    "many choices": ["re:" + "a?" * 40 + "Z"],
+    "many expressions": [f"re:{number}" for number in range(257)],
+    "a number of repetitions": ["re:a{99999999999999999999}"],
+    "groups in each other": ["re:" + "(" * 400 + ")" * 400],
+    "a long name": ["a" * 2049],
+    "many names": ["a"] * 10_001,
+}
+
+
+@pytest.mark.parametrize("place", ["ignore", "targets", "hf_quant_config.json"])
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_names_that_may_take_hours_to_compare_are_not_read(tmp_path: Path, kind: str, place: str) -> None:
+    names = ENDLESS[kind]
+    stated = compressed("lm_head", *names) if place == "ignore" else compressed(targets=tuple(names))
+    is_beside = place.endswith("json")
+    folder = drafter_folder(tmp_path, config={} if is_beside else stated, tensors=scaled(*MODULES))
+    if is_beside:
+        (folder / place).write_text(json.dumps(stated["quantization_config"]))
+    for command in ("inspect", "validate"):
+        with within(50):
+            done = call(command, folder)
+        assert done.code == 3 and "the quantisation config" in done.out + done.err
+
+
+USUAL = [
+    "re:.*lm_head",
+    r"re:^(?!.*mlp)model\.(layers|midlayer)\..*_proj$",
+    r"re:layers\.\d+\.x{2}",
+    "re:a|b|c",
+]
+
+
+def test_usual_expressions_are_compared(tmp_path: Path) -> None:
+    stated = compressed("fc", "lm_head", *USUAL * 20)
+    folder = drafter_folder(tmp_path, config=stated, tensors=scaled(*MODULES))
+    with within(100):
+        assert call("validate", folder).code in (0, 1)
 
 
 def packed(module: str, bits: int = 8) -> dict[str, Stored | None]:

@@ -539,7 +539,7 @@ def _launch_faults(card: str, subject: Subject) -> Iterator[tuple[str, str]]:
 def _commands(card: str) -> Iterator[Sequence[str]]:
     # Yield the words of each command with speculation options. A command is a line, and further lines while a
     # quotation is open; an empty line or a code fence ends it, and so does a length over the limit or a first
-    # line without such options.
+    # line without such options. Raises CannotLook for a longer one with such options.
     lines, length, quote = list[str](), 0, ""
     for line in re.sub(r"\\\r?\n", " ", card).splitlines():
         if not line.strip() or line.startswith("```"):
@@ -553,8 +553,14 @@ def _commands(card: str) -> Iterator[Sequence[str]]:
             quote = quote if "--spec" in lines[0] and length <= LONGEST_COMMAND else ""
             continue
         if "--speculative" in (command := "\n".join(lines)) or ("vllm" in command and "--spec-" in command):
-            with suppress(ValueError):  # it ends in a backslash
-                yield shlex.split(command)
+            yield from _split(command)
+
+
+def _split(command: str) -> Iterator[Sequence[str]]:
+    if len(command) > LONGEST_COMMAND:  # shlex takes the square of a word's length
+        raise CannotLook(f"{CARD} has a command of {len(command)} characters; at most {LONGEST_COMMAND}")
+    with suppress(ValueError):  # it ends in a backslash
+        yield shlex.split(command)
 
 
 def _open_quote(line: str, quote: str) -> str:

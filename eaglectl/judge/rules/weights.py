@@ -7,9 +7,10 @@ config and the scales of a quantised drafter must agree, and engines must know i
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from math import prod, sqrt
 from typing import Any
 
@@ -23,6 +24,7 @@ from eaglectl.drafter.tensors import (
     is_quantised_part,
     quantised_modules,
 )
+from eaglectl.files.budgets import MAX_MODULES
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN, Fix, read_fix
@@ -426,16 +428,24 @@ def _is_module(pattern: str, module: str) -> bool:
         *(module, joined, f"model.{module}", f"model.{joined}"),
         module.replace("layers.0.", "midlayer.", 1),
     )
+    canonical, expression = _spelled(pattern)
+    if canonical and f".{canonical}".endswith(f".{module}"):
+        return True
+    is_inside = canonical and any(f".{canonical}." in f".{name}." for name in names)
+    return bool(is_inside or any(map(expression, names)))
+
+
+@lru_cache(2 * MAX_MODULES)
+def _spelled(pattern: str) -> tuple[str, Callable[[str], object]]:
+    # the canonical name of a pattern, "" of an expression, and whether a name is of it
     pattern = re.sub(r"layers(\\?\.)\d+", r"layers\g<1>0", pattern)
     if pattern.startswith("re:"):
         try:
-            return any(re.match(pattern[3:], name) for name in names)
+            return "", re.compile(pattern[3:]).match
         except re.error:
             raise CannotLook(f"{pattern} in the quantisation config is no regular expression") from None
-    canonical = canonical_name(pattern)
-    if f".{canonical}".endswith(f".{module}"):
-        return True
-    return any(fnmatchcase(name, pattern) or f".{canonical}." in f".{name}." for name in names)
+    is_glob = any(mark in pattern for mark in "*?[")
+    return canonical_name(pattern), re.compile(translate(pattern)).match if is_glob else pattern.__eq__
 
 
 def _quantisable(subject: Subject) -> tuple[str, ...]:
