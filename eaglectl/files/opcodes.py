@@ -206,6 +206,13 @@ class _Machine:
         self.make(PersistentId(*self.take(1)))
 
 
+def _is_key_part(value: Value) -> bool:
+    # of numbers only indices: tuples of -1 and -2, of larger ones or of floats can have one hash
+    if isinstance(value, int):
+        return 0 <= value < 1 << 31
+    return value is None or isinstance(value, str | bytes | Named | Object)
+
+
 def _check_key(value: Value) -> None:
     """Refuse keys of a dict whose hash a hostile pickle could make slow, or overflow the C stack with."""
     match value:
@@ -213,9 +220,8 @@ def _check_key(value: Value) -> None:
             raise PickleError("a dict has a key of more than 64 bits")
         case None | int() | str() | bytes() | Named() | Object():
             return
-        case tuple() if len(value) <= MAX_KEY and not any(isinstance(item, tuple) for item in value):
-            if not any(isinstance(item, list | dict) for item in value):
-                return
+        case tuple() if len(value) <= MAX_KEY and all(map(_is_key_part, value)):
+            return
     raise PickleError(f"a dict has a {kind(value)} as a key")
 
 

@@ -33,6 +33,7 @@ from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.options import TARGET as ANY_TARGET
 from eaglectl.options import StrPath, path_text, with_keywords
+from eaglectl.target.files import config_tokens
 
 # config keys that name the target
 KEYS = tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
@@ -410,8 +411,7 @@ def special_tokens(target: TargetChoice) -> tuple[int, ...] | None:
         generation = parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION))
     places = [place for place in (config, text_part(config), generation) if isinstance(place, Mapping)]
     values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
-    ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
-    return tuple(sorted({token for token in ids if type(token) is int}))
+    return tuple(sorted({token for value in values for token in config_tokens(value)}))
 
 
 def check_timeout(seconds: float) -> None:

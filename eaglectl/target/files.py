@@ -54,8 +54,16 @@ def read_end_tokens(target: Path) -> frozenset[int]:
     """
     has_file = (target / GENERATION_CONFIG).exists()
     config = read_target_config(target, GENERATION_CONFIG if has_file else CONFIG)
-    value = (config if has_file else text_part(config)).get("eos_token_id")
-    return frozenset(token for token in (value if isinstance(value, list) else [value]) if type(token) is int)
+    return frozenset(config_tokens((config if has_file else text_part(config)).get("eos_token_id")))
+
+
+def config_tokens(value: object) -> list[int]:
+    """Return the token ids of a config's value: a number or a list.
+
+    Numbers of more than 64 bits are none: many can have one hash, and a set of them takes the square.
+    """
+    values = value if isinstance(value, list) else [value]
+    return [token for token in values if type(token) is int and token.bit_length() < 64]
 
 
 def check_files(target: Path) -> None:

@@ -21,6 +21,7 @@ from tests.builders import (
     framed,
     safetensors_bytes,
     sharded_folder,
+    target_of,
     write_record,
     write_safetensors,
 )
@@ -332,6 +333,26 @@ def test_other_commands_take_at_most_twice_as_long(tmp_path: Path, name: str, wo
     check_growth(judged(tmp_path, CASES[name], *words.split()), (2, 4, 8))
 
 
+# numbers of one hash: a set or a dict of them takes the square
+
+MEETING = [number * (2**61 - 1) for number in range(64_000)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("of_target", [True, False])
+def test_token_ids_of_one_hash_take_at_most_twice_as_long(tmp_path: Path, file: str, of_target: bool) -> None:
+    def act(times: int) -> Callable[[], object]:
+        folder = drafter_folder(tmp_path / str(times))
+        target = target_of(folder.parent / "target")
+        path = (target if of_target else folder) / file
+        keys = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(keys | {"eos_token_id": MEETING[: 6_000 * times]}))
+        return lambda: call("validate", folder, "--target", target)
+
+    check_growth(act, (2, 4, 8))
+
+
 # pickles, as torch saves them
 
 PICKLES: dict[str, Callable[[int], bytes]] = {
@@ -345,6 +366,11 @@ PICKLES: dict[str, Callable[[int], bytes]] = {
     "lists": lambda times: b"\x80\x02" + b"]" * (40_000 * times) + b".",
     "a set": lambda times: b"\x80\x02](" + b"K\x01" * (200_000 * times) + b"e.",
     "globals": lambda times: b"\x80\x02" + b"ctorch\nFloatStorage\n0" * (20_000 * times) + b".",
+    "keys of one hash": lambda times: (
+        b"\x80\x02}("
+        + b"".join(b"\x8a\x10" + n.to_bytes(16, "little") + b"\x85N" for n in MEETING[: 4_000 * times])
+        + b"u."
+    ),
     "digits": lambda times: b"\x80\x02I" + b"9" * (100_000 * times) + b"\n.",
 }
 

@@ -132,6 +132,15 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: b"B" + struct.pack("<I", MAX_BYTES) + bytes(MAX_BYTES) + b".",
         "at most",
     ),
+    "tuples of -1 and -2, of one hash": (
+        lambda: b"}J\xff\xff\xff\xffJ\xfe\xff\xff\xff\x86Ns.",
+        "a tuple as a key",
+    ),
+    "tuples of numbers of one hash": (lambda: b"}\x8a\x10" + b"\x01" * 16 + b"\x85Ns.", "a tuple as a key"),
+    "tuples of floats of one hash": (
+        lambda: b"}G" + struct.pack(">d", 2.0**61) + b"\x85Ns.",
+        "a tuple as a key",
+    ),
     "keys that meet in one hash": (lambda: b"}\x8a\x0a" + bytes(8) + b"\x01\x00Ns.", "more than 64 bits"),
     "a key twice": (lambda: b"}X\x01\x00\x00\x00aNsX\x01\x00\x00\x00aNs.", "'a' twice"),
     "an unknown memo number": (lambda: b"h\x05.", "never set"),

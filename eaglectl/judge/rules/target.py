@@ -38,7 +38,7 @@ from eaglectl.formats.vocabulary import token_ids
 from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
-from eaglectl.target.files import rotation_file, rotation_mark
+from eaglectl.target.files import config_tokens, rotation_file, rotation_mark
 from eaglectl.text import listed
 
 if TYPE_CHECKING:
@@ -636,17 +636,12 @@ def _special_tokens(subject: Subject) -> Mapping[int, str]:
             text = entry.get("content") if isinstance(entry, dict) else None
             if token.isdecimal() and isinstance(text, str) and re.fullmatch(TURN_TOKENS, text):
                 tokens[int(token)] = text
-    ends = [token for config in configs for token in _end_tokens(config)]
+    ends = [token for config in configs for token in config_tokens(config.get("eos_token_id"))]
     # trainers copy the target's into the drafter's config
-    tokens |= dict.fromkeys(ends or _end_tokens(subject.flat), "eos")
+    tokens |= dict.fromkeys(ends or config_tokens(subject.flat.get("eos_token_id")), "eos")
     if not tokens:
         raise CannotLook("no config names the token that ends a turn; pass --target with the target's folder")
     return tokens
-
-
-def _end_tokens(config: Mapping[str, Any]) -> list[int]:
-    value = config.get("eos_token_id")
-    return [token for token in (value if isinstance(value, list) else [value]) if type(token) is int]
 
 
 def _read_json(source: Source, name: str) -> Mapping[str, Any]:
