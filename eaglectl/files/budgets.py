@@ -18,7 +18,7 @@ MAX_CONFIG, MAX_KEYS, MAX_RECORD = 4 << 20, 10_000, 64 << 20
 # of a quantisation config: names of modules; and steps to compare its expressions (re:...) with a name, as
 # backtracking takes: characters of a name to the power of an expression's quantifiers. 128 expressions with
 # three quantifiers each, of which real ones have one or two, reach them
-MAX_MODULES, MAX_STEPS = 10_000, 1 << 25
+MAX_MODULES, MAX_STEPS = 4_096, 1 << 25
 # searched for secrets: bytes of a file, of its header (4,096 tensors, the most of a drafter, take a tenth),
 # and places of one file where a secret of one kind may be
 MAX_SCANNED, MAX_HEADER_SCANNED, MAX_PLACES = 64 << 20, 8 << 20, 100_000

@@ -633,16 +633,23 @@ def _check_expressions(names: Sequence[str]) -> None:
     )
     steps = 0
     for text in (name for name in names if name.startswith(EXPRESSION)):
-        powers, choices = len(re.findall(r"[*+{]", text)), len(re.findall(r"(?<!\()\?|\|", text))
-        steps += max(LEAST_STEPS, NAME_LENGTH ** min(powers, 9) << min(choices, 99))
-        is_endless = re.search(NESTED, text) or steps > MAX_STEPS or text.count("(") > MAX_DEPTH
-        with warnings.catch_warnings(action="ignore"), suppress(re.error):  # EGL802 reports it
-            try:
-                re.compile("" if is_endless else text.removeprefix(EXPRESSION))
-            except OverflowError:
-                is_endless = True
-        words = f"the quantisation config's {text[:80]} may take hours to compare: write the modules' names"
-        check((is_endless, words), error=UnreadableError)
+        steps += _steps(text)
+        words = f"{what} {text[:80]}, which may take hours to compare: write the modules' names"
+        check((steps > MAX_STEPS, words), error=UnreadableError)
+
+
+def _steps(text: str) -> int:
+    """Return the steps that comparing an expression may take; more than MAX_STEPS if they have no bound."""
+    powers, choices = len(re.findall(r"[*+{]", text)), len(re.findall(r"(?<!\()\?|\|", text))
+    steps = max(LEAST_STEPS, NAME_LENGTH ** min(powers, 9) << min(choices, 99))
+    if re.search(NESTED, text) or steps > MAX_STEPS or text.count("(") > MAX_DEPTH:
+        return MAX_STEPS + 1
+    with warnings.catch_warnings(action="ignore"), suppress(re.error):  # EGL802 reports it
+        try:
+            re.compile(text.removeprefix(EXPRESSION))
+        except OverflowError:
+            return MAX_STEPS + 1
+    return steps
 
 
 PART = "partial_rotary_factor"
