@@ -49,9 +49,10 @@ from eaglectl.formats.format import (
 from eaglectl.text import listed
 
 # what marks an expression among names of modules; groups that repeat, or letters whose blanks do not count,
-# where comparing may take exponential time; characters of a module's name; and steps to compile one
+# where comparing may take exponential time; bits of the length of a module's name; and
+# steps to compile one
 EXPRESSION, NESTED = "re:", r"\)\s*[*+{]|\(\?[a-zA-Z-]*x"
-NAME_LENGTH, LEAST_STEPS = 64, 1 << 17
+NAME_BITS, LEAST_STEPS = 6, 1 << 17
 Ids = tuple[int, ...]
 # an ids list, its convention (None: it must be asked), and in words why it is read so
 Meaning: TypeAlias = tuple[Ids, Convention | None, str]
@@ -641,7 +642,7 @@ def _check_expressions(names: Sequence[str]) -> None:
 def _steps(text: str) -> int:
     """Return the steps that comparing an expression may take; more than MAX_STEPS if they have no bound."""
     powers, choices = len(re.findall(r"[*+{]", text)), len(re.findall(r"(?<!\()\?|\|", text))
-    steps = max(LEAST_STEPS, NAME_LENGTH ** min(powers, 9) << min(choices, 99))
+    steps = max(LEAST_STEPS, 1 << min(NAME_BITS * powers + choices, 99))
     if re.search(NESTED, text) or steps > MAX_STEPS or text.count("(") > MAX_DEPTH:
         return MAX_STEPS + 1
     with warnings.catch_warnings(action="ignore"), suppress(re.error):  # EGL802 reports it
