@@ -92,7 +92,7 @@ test-engine: $(ENGINE_VENV)/.ready
 	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
 
 # other releases of vLLM: each an unpacked wheel, imported before an environment of the torch that it is linked with.
-# Hours of one core, by hand; what is recorded is not run again. RELEASES="0.28.0 0.31.0" chooses, RUNNERS="V1 V2" takes
+# An hour of one core, by hand; what is recorded is not run again. RELEASES="0.28.0 0.31.0" chooses, RUNNERS="V1 V2" takes
 # the V2 runner too. The CPU builds of 0.23.0, 0.24.0 (rejection_sampler.py 0.24.0:708) and 0.30.0
 # (jit_warmup_triton_helper.py:239) start no drafter, and those before 0.22.0 ask no target for its states
 RELEASES ?= 0.22.0 0.25.0 0.28.0 0.31.0 0.32.0

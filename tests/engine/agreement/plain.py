@@ -58,11 +58,27 @@ COMPRESSED = {
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": FLOAT_8, "input_activations": None}},
     "ignore": [],
 }
+INT8_WEIGHTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
+INT8_INPUTS = {**INT8_WEIGHTS, "strategy": "token", "dynamic": True}
+INT8 = {
+    **COMPRESSED,
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": INT8_WEIGHTS, "input_activations": INT8_INPUTS}
+    },
+    "ignore": ["lm_head", "re:.*mlp.*", "re:.*self_attn.*", "fc"],
+}
 FOUR_BITS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 16}
 PACKED = {
     **COMPRESSED,
     "format": "pack-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": FOUR_BITS, "input_activations": None}},
+}
+PACKED_HEAD = {
+    **PACKED,
+    "config_groups": {
+        "group_0": {"targets": ["re:.*lm_head"], "weights": FOUR_BITS, "input_activations": None}
+    },
 }
 
 
@@ -363,6 +379,8 @@ LLAMA_3: dict[str, Edit] = {
     "quantization_config unknown": config(quantization_config={"quant_method": "magic"}),
     "quantization_config empty": config(quantization_config={}),
     "quantization_config compressed-tensors, weights not": config(quantization_config=COMPRESSED),
+    "quantization_config int8, fc not excluded by its name": config(quantization_config=INT8),
+    "lm_head in 4 bits": both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD)),
     "attention in 4 bits": in_packed_attention("lm_head", "re:.*mlp.*", "fc", "model.fc"),
     "attention in 4 bits, fc not excluded by its name": in_packed_attention("lm_head", "re:.*mlp.*", "fc"),
     "scales without quantization_config": noise("fc.weight_scale", 1),
