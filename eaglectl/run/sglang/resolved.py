@@ -13,8 +13,9 @@ from typing import Any
 
 from eaglectl.run.resolved import Guard, Recorder, load_over_nan, rope_in, vocabulary_in
 
-# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
-UNUSED = r"layers\.[1-9]\d*\.input_layernorm\.weight"
+# made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103); scales of the
+# KV cache, which are 1 where the file has none (kv_cache.py 0.5.23:59)
+UNUSED = r"layers\.[1-9]\d*\.input_layernorm\.weight|\.attn\.[kv]_scale$"
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from eaglectl.run.resolved import Guard, Recorder, load_over_nan, rope_in, vocab
 
 # the attribute of each model runner that drafts, whose `model` is the drafter
 PROPOSERS = {"V2": "speculator", "V1": "drafter"}
-# made for every layer, and used by the first one alone (0.32.0, llama_eagle3.py, LlamaDecoderLayer)
-UNUSED = r"layers\.[1-9]\d*\.hidden_norm\.weight"
+# made for every layer, and used by the first one alone (0.32.0, llama_eagle3.py, LlamaDecoderLayer); scales
+# of the KV cache, which are 1 where the file has none (kv_cache.py 0.32.0:123)
+UNUSED = r"layers\.[1-9]\d*\.hidden_norm\.weight|\.attn\.[qkv]_(scale|zero_point)$"
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
