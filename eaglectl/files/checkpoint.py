@@ -34,6 +34,7 @@ from eaglectl.files.layout import (
     QUANTISATION,
     RECORD,
     SINGLE,
+    VOCABULARY_PICKLES,
     WEIGHT_SUFFIXES,
     TrainingState,
     are_all_shards,
@@ -173,7 +174,8 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             ends = dict.fromkeys(files, 0)
             for tensor in tensors.values():
                 ends[tensor.file] = min(ends[tensor.file] or tensor.start, tensor.start)
-            beside = [config_name(names) or CONFIG, *sidecars.keys() & {QUANTISATION}]
+            read_beside = (QUANTISATION, INDEX, *VOCABULARY_PICKLES)
+            beside = [config_name(names) or CONFIG, *(name for name in read_beside if name in names)]
             opened = cast("FolderSource | HubSource", source)
             distrust, unread = compare_record(opened, beside, ends, headers_only=headers_only)
         return Checkpoint(

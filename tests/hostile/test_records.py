@@ -182,6 +182,27 @@ def test_shards_are_compared_each(tmp_path: Path) -> None:
     assert "of another model-00002-of-00002" in read_checkpoint(FolderSource(folder)).distrust
 
 
+# what a drafter is read from, beside its config and weights
+BESIDE = {
+    "eagle_meta.pt": "automodel/sidecar",
+    "speculative_token_map.pt": "automodel/sidecar",
+    "model.safetensors.index.json": "automodel/sidecar",
+    "hf_quant_config.json": "modelopt/hf-fp8",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_every_file_that_is_read_is_compared(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(FIXTURES / "producers" / BESIDE[name], folder)
+    write_record(folder, **FACTS)
+    assert not read_checkpoint(FolderSource(folder)).distrust
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+    assert read_checkpoint(FolderSource(folder)).distrust == f"is of another {name}"
+    edit_record(folder, lambda files: files.pop(name))
+    assert read_checkpoint(FolderSource(folder)).distrust == f"has no digest of {name}"
+
+
 def test_a_claim_answers_nothing_in_the_record_of_what_is_made_of_it(recorded: Path, tmp_path: Path) -> None:
     write_record(recorded, **FACTS, target_rotation={"by": "QuaRot"}, gate={"rows": []})
     exchange_halves(recorded)
