@@ -84,6 +84,10 @@ def test_a_secret_is_seen_in_every_encoding_and_in_json_and_never_shown(kind: st
         assert found(text.encode(encoding)), encoding
     secrets = found(json.dumps({"a": "x", "note": f"see {SECRETS[kind]} here"}).encode(), "config.json")
     assert secrets
+    # behind a line break, a quotation mark or another escape of a notebook's cell
+    for before in ("\n", "\t", '"', "\u00e9"):
+        cell = json.dumps({"source": f"login{before}{SECRETS[kind]}{before}"})
+        assert found(cell.encode(), "a.ipynb"), before
     assert all(part not in str(secrets) for part in SECRETS[kind].split() if len(part) > 11)
 
 

@@ -42,6 +42,8 @@ from eaglectl.judge.rules.config import PICKLE_SUFFIXES
 
 # name = "value", in any of the spellings of config files
 SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
+# where a word begins, also behind an escape of JSON: \n, \u0022
+BEGIN = r"(?:\b|(?<=\\[abfnrtv])|(?<=\\u[0-9a-fA-F]{4}))"
 Read = Callable[[int, int], bytes]
 # bytes of a text before and after a keyword that a rule reads
 BEFORE, AFTER = 256, 2048
@@ -66,16 +68,20 @@ def _entropy(text: bytes) -> float:
 
 
 SECRETS = (
-    SecretPattern("a Hugging Face token", (b"hf_", b"api_org_"), r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}\b"),
+    SecretPattern(
+        "a Hugging Face token",
+        (b"hf_", b"api_org_"),
+        BEGIN + r"(?:hf|api_org)_[A-Za-z0-9]{30,}\b",
+    ),
     SecretPattern(
         "a GitHub token",
         (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
         r"(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})\b",
         3,
     ),
-    SecretPattern("a GitLab token", (b"glpat-", b"glrt-"), r"\bgl(?:pat|rt)-[A-Za-z0-9_-]{20,}", 3),
+    SecretPattern("a GitLab token", (b"glpat-", b"glrt-"), BEGIN + r"gl(?:pat|rt)-[A-Za-z0-9_-]{20,}", 3),
     SecretPattern(
-        "an AWS key", (b"akia", b"asia", b"abia", b"acca"), r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"
+        "an AWS key", (b"akia", b"asia", b"abia", b"acca"), BEGIN + r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"
     ),
     SecretPattern(
         "an AWS secret key",
@@ -84,7 +90,7 @@ SECRETS = (
         r"(?![0-9a-f]{40})([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
         3.5,
     ),
-    SecretPattern("a Google key", (b"aiza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
+    SecretPattern("a Google key", (b"aiza",), BEGIN + r"AIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
     SecretPattern(
         "an Azure storage key",
         (b"accountkey", b"azure", b"storage"),
@@ -97,14 +103,15 @@ SECRETS = (
     SecretPattern(
         "an API key",
         (b"sk-",),
-        r"\bsk-(?:[A-Za-z0-9]{1,20}[_-]){0,4}(?=[A-Za-z]{0,60}[0-9])(?=[0-9]{0,60}[A-Za-z])[A-Za-z0-9]{20}"
+        rf"{BEGIN}sk-(?:[A-Za-z0-9]{{1,20}}[_-]){{0,4}}"
+        r"(?=[A-Za-z]{0,60}[0-9])(?=[0-9]{0,60}[A-Za-z])[A-Za-z0-9]{20}"
         r"[A-Za-z0-9_-]{4,}",
         3,
     ),
-    SecretPattern("a Slack token", (b"xox",), r"\bxox[abeoprs]-[A-Za-z0-9-]{20,}\b"),
-    SecretPattern("an npm token", (b"npm_",), r"\bnpm_[A-Za-z0-9]{36}\b", 2),
-    SecretPattern("a PyPI token", (b"pypi-",), r"\bpypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50,}", 3),
-    SecretPattern("a W&B key", (b"wandb_v",), r"\bwandb_v[0-9]_[A-Za-z0-9_]{40,}"),
+    SecretPattern("a Slack token", (b"xox",), BEGIN + r"xox[abeoprs]-[A-Za-z0-9-]{20,}\b"),
+    SecretPattern("an npm token", (b"npm_",), BEGIN + r"npm_[A-Za-z0-9]{36}\b", 2),
+    SecretPattern("a PyPI token", (b"pypi-",), BEGIN + r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50,}", 3),
+    SecretPattern("a W&B key", (b"wandb_v",), BEGIN + r"wandb_v[0-9]_[A-Za-z0-9_]{40,}"),
     SecretPattern(
         "a W&B key",
         (b"wandb",),
