@@ -60,7 +60,7 @@ def test_v1_drafts_with_it_and_leaves_nothing_unfilled(
     done = call("smoke", packed_head, *RUN, "--json")
     report = json.loads(done.out)
     assert report["acceptance_length"] > 1.5, done.out
-    loaded = call("smoke", packed_head, *SHORT, "--load-only")
+    loaded = call("smoke", packed_head, "--target", TARGET, "--run-in", "vllm", "--load-only")
     assert loaded.code == 0, loaded.out + loaded.err
 
 
