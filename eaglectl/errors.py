@@ -56,7 +56,11 @@ def error_text(error: Exception) -> str:
 # the module of Rust's panics (tokenizers, safetensors), which are no subclass of Exception
 PANIC = "pyo3_runtime"
 NO_MEMORY = "not enough memory for this input; free some, or raise the limit (ulimit -v, the container's)"
-NO_THREADS = "no more threads or processes may start; raise the limit (ulimit -u, the container's pids)"
+# a thread needs an entry in the system's table, and memory for its stack
+NO_THREADS = (
+    "no more threads or processes may start; raise the limit of their number (ulimit -u, the container's"
+    " pids) or of memory (ulimit -v)"
+)
 NO_FILES = "too many open files; raise the limit (ulimit -n)"
 # how to lift each limit of the system, by the number of an OSError
 LIMITS: Mapping[int | None, str] = {

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from msgspec import Struct
 
-from eaglectl.errors import UnreadableError, error_text
+from eaglectl.errors import UnreadableError, error_text, input_error
 from eaglectl.files.scratch import register_removal, scratch_folder, unregister_removal
 from eaglectl.progress import OnProgress, Progress, notify
 
@@ -312,11 +312,14 @@ def has_torch() -> bool:
 
 def require_torch(work: str) -> None:
     """Raise UnreadableError if the reference cannot be loaded; `work` is its subject, like "X needs"."""
-    with contextlib.suppress(ImportError):
+    try:
         import eaglectl.reference.model  # noqa: F401
 
         if has_torch():
             return
+    except ImportError as error:
+        if limit := input_error(error):  # torch is here, and memory or open files do not suffice to load it
+            raise limit from error
     raise UnreadableError(
         f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
     )

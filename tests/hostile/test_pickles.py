@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "more containers than are read": (lambda: b"(" + b"]" * (MAX_CONTAINERS + 1) + b"t.", "containers"),
     "more bytes than are read": (
         lambda: b"B" + struct.pack("<I", MAX_BYTES) + bytes(MAX_BYTES) + b".",
-        "at most",
+        "the limit is",
     ),
     "tuples of -1 and -2, of one hash": (
         lambda: b"}J\xff\xff\xff\xffJ\xfe\xff\xff\xff\x86Ns.",
@@ -146,8 +146,8 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "an unknown memo number": (lambda: b"h\x05.", "never set"),
     "no mark": (lambda: b"Nt.", "mark"),
     "a mark left": (lambda: b"(N.", "one value"),
-    "a value below a mark": (lambda: b"N(\x85.", "where none is"),
-    "an empty stack": (lambda: b"s.", "where none is"),
+    "a value below a mark": (lambda: b"N(\x85.", "from an empty stack"),
+    "an empty stack": (lambda: b"s.", "from an empty stack"),
     "two values": (lambda: b"NN.", "one value"),
     "nothing": (lambda: b"", ""),
     "no end": (lambda: b"\x80\x02N", ""),

@@ -164,7 +164,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "JSON cut off": (models(answer('{"data": [{"id": "m"')), "not valid JSON"),
     "two documents": (models(answer("{}{}")), "not valid JSON"),
     "200,000 levels": (models(answer("[" * 200_000)), "nested too deeply"),
-    "900 levels": (models(answer('{"data": ' + "[" * 900 + "]" * 900 + "}")), "901 deep"),
+    "900 levels": (models(answer('{"data": ' + "[" * 900 + "]" * 900 + "}")), "901 levels deep"),
     "a key twice": (models(answer('{"data": [], "data": []}')), "twice"),
     "lone surrogate": (models(answer('{"data": [{"id": "\\ud800"}]}')), "surrogate"),
     # /v1/models
@@ -194,7 +194,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "no usage": (completed({}), "has no usage"),
     "usage is a list": (completed({"usage": []}), "usage = a list of 0"),
     "2 billion tokens": (made(2_000_000_000), "= 2000000000"),
-    "200 tokens for 20": (made(200), "of 20 that were requested"),
+    "200 tokens for 20": (made(200), "but 20 were requested"),
     "minus 3 tokens": (made(-3), "= -3"),
     "tokens are text": (made("20"), '= "20"'),
     "tokens are true": (made(True), "= true"),
@@ -214,7 +214,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "10 billion rounds": (rounds([10**10]), "= 10000000000"),
     "a million rounds": (rounds([10**6]), "1000000 rounds"),
     "more accepted than drafted": (rounds([1, 1, 1, 1, 1]), "at most 84 rounds of 3"),
-    "nothing was drafted": (rounds([0]), "no draft was made"),
+    "nothing was drafted": (rounds([0]), "nothing was drafted"),
     # metrics
     "metrics are JSON": ({**VLLM, COUNTERS: answer("{}")}, "runs no speculative decoding"),
     "metrics in UTF-16": ({**VLLM, COUNTERS: answer("vllm:x 1".encode("utf-16"))}, "not UTF-8"),
@@ -226,7 +226,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "counter is a half": (counters(DRAFTS, DRAFTS[:-1] + "0.5"), "invalid or repeated counter"),
     "counter is hexadecimal": (counters(DRAFTS, DRAFTS[:-1] + "0x10"), "invalid or repeated counter"),
     "counter has no value": (counters(DRAFTS, DRAFTS[:-2]), "invalid or repeated counter"),
-    "counter twice": (counters(DRAFTS, f"{DRAFTS}\n{DRAFTS}"), "repeats one"),
+    "counter twice": (counters(DRAFTS, f"{DRAFTS}\n{DRAFTS}"), "repeated counter"),
     "labels stay open": (counters(DRAFTS, DRAFTS.replace('"} 0', " 0")), "invalid or repeated counter"),
     "position of 13 GiB": (counters(SECOND, 'position="1700000000"} 0'), "invalid or repeated counter"),
     "position 70": (counters(SECOND, 'position="70"} 0'), "positions that are not"),
@@ -253,7 +253,7 @@ def prompts(tmp_path: Path) -> str:
 def sentence(done: Outcome) -> str:
     """What was printed: one line on stderr, of printable characters and no great length."""
     assert done.code == 3 and done.out == "" and is_one_line(done), done
-    assert done.err.startswith("eaglectl: http://127.0.0.1:") or "no draft was made" in done.err
+    assert done.err.startswith("eaglectl: http://127.0.0.1:") or "nothing was drafted" in done.err
     assert len(done.err) <= 1000
     return done.err
 

@@ -98,7 +98,7 @@ def test_a_broken_target_could_not_be_looked_at(fault: str, command: str, tmp_pa
     done = call(command, DRAFTER, *given, *more[command])
     assert done.code == 3 and is_one_line(done), done
     if fault == "no decoder":
-        assert "BertLMHeadModel" in done.err and "give the language model" in done.err
+        assert "BertLMHeadModel" in done.err and "pass the language model" in done.err
 
 
 def test_a_size_without_end_is_no_record(tmp_path: Path) -> None:
