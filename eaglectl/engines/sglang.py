@@ -116,7 +116,9 @@ CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     # of every layer (run: utils.py 0.5.23:144)
     "quantised-names": lambda case: bool(misbuilt(case)),
-    "quantised-targets": when(lambda view: untargeted(view, "model.self_attn.q_proj")),
+    "quantised-targets": when(
+        lambda view: untargeted(view, "model.fc" if view.model_class == "mla" else "model.self_attn.q_proj")
+    ),
     "yarn-mrope": when(_has_mrope_scales),
     "yarn-past-table": lambda case: (
         case.view.reach[1] == "yarn" and 0 < _table_length(case) < (case.view.target_positions or 0)

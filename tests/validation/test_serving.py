@@ -202,6 +202,7 @@ PACKED_HEAD = {
     "lm_head.weight_packed": ("I32", (DRAFT, HIDDEN // 4), bytes(DRAFT * HIDDEN)),
     "lm_head.weight_scale": floats("scale", DRAFT, 1),
 }
+MLA_HEAD = in_float8("lm_head", 96, 32)
 PACKED_OUTPUT = {
     f"{OUTPUT}.weight": None,
     f"{OUTPUT}.weight_packed": ("I32", (HIDDEN, 8), bytes(HIDDEN * 32)),
@@ -364,6 +365,7 @@ BAD = (
     sglang("later-input-layernorm", {"num_hidden_layers": 2}, THEIRS),
     sglang("mla-layers", {"num_hidden_layers": 2}, {**LATENT, **LATER}, base="vllm/mla"),
     sglang("quantised-targets", {"quantization_config": ONLY_HEAD}, PACKED_HEAD, "in no list"),
+    sglang("quantised-targets", {"quantization_config": ONLY_HEAD}, MLA_HEAD, base="vllm/mla"),
     Bad("vllm-quantised-targets", "vllm==0.20.0", {"quantization_config": ONLY_HEAD}, PACKED_HEAD),
     sglang("quantised-module", OF_EDGE, in_float8("fc", HIDDEN, 3 * HIDDEN), "builds fc without"),
     vllm("quantised-module", OF_EDGE, in_float8("lm_head", DRAFT, HIDDEN), "builds lm_head without"),
