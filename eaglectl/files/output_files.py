@@ -13,11 +13,12 @@ from eaglectl.text import is_url
 
 # the formats and files of --output
 Outputs = Sequence[tuple[str, Path]]
-# the beginnings of files that may be replaced, by kind: no file of a checkpoint has one of them
+# the beginnings of files that may be replaced, by kind: any page, and eaglectl's own reports
 BEGINS = {
     "page": re.compile(rb"<!DOCTYPE HTML", re.IGNORECASE),
     "report": re.compile(
-        rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif|<\?xml[^>]*>\s*<testsuites '
+        rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif.{1,300}?"name": "eaglectl"'
+        rb'|<\?xml[^>]*>\s*<testsuites name="eaglectl '
         rb"|## eaglectl |::(error|warning|notice) |eaglectl: (pass|fail|could not look|skipped)\s"
         rb"|skipped: [^\n]+: "
         # a source's name may be broken into lines

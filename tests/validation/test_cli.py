@@ -122,6 +122,25 @@ def test_a_text_of_mine_that_begins_like_a_report_is_kept(good: Path, tmp_path: 
     assert mine.read_text() == text
 
 
+FOREIGN = {
+    "junit": '<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="pytest tests"></testsuites>',
+    "sarif": '{"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": []}',
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_report_of_another_program_is_kept_and_of_eaglectl_replaced(
+    good: Path, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "report"
+    option = ("--output", f"{kind}={file}")
+    for _ in range(2):
+        assert call("validate", good, *option).code == 0
+    file.write_text(FOREIGN[kind])
+    assert "and is not overwritten" in refusal(2, "validate", good, *option)
+    assert file.read_text() == FOREIGN[kind]
+
+
 @pytest.mark.parametrize("name", ["text", "github", "markdown", "json", "junit", "sarif"])
 def test_a_report_is_written_over_one_of_its_kind(good: Path, tmp_path: Path, name: str) -> None:
     for source in (good, tmp_path / "nothing", tmp_path):
