@@ -74,19 +74,19 @@ def printed(*arguments: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("call", "given", "verbs"),
     [
-        (["inspect", "-v"], SIZES, {"convert", "sglang"}),
-        (["validate"], SIZES, {"convert"}),
-        (["ready"], SIZES + TRUST, {"convert", "vllm"}),
-        (["convert", "-o", "out", "--force"], SIZES + TRUST, {"vllm"}),
+        (["inspect", "-v"], SIZES, ["convert", "sglang"]),
+        (["validate"], SIZES, ["convert"]),
+        (["ready"], SIZES + TRUST, ["convert", "vllm"]),
+        (["convert", "-o", "out", "--force"], SIZES + TRUST, ["vllm"]),
         # a question for the target's weights: the same call again
-        (["convert", "--to", "3.1", "-o", "out"], SIZES + TRUST, {"convert"}),
+        (["convert", "--to", "3.1", "-o", "out"], SIZES + TRUST, ["convert"]),
     ],
     ids=" ".join,
 )
 def test_the_next_commands_have_what_was_given(
     call: list[str],
     given: list[str],
-    verbs: set[str],
+    verbs: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,7 +94,7 @@ def test_the_next_commands_have_what_was_given(
     verb, *more = call
     lines = printed(verb, EXPORT, "--target", TARGET, *given, *more)
     names = {"vllm": "vllm", "python": "sglang"}
-    assert {names.get(line[0], line[1]) for line in lines} == verbs
+    assert {names.get(line[0], line[1]) for line in lines} == {*verbs}
     for line in lines:
         assert is_in(SIZES, line), line
         assert [word for word in line if word in TRUST] == [word for word in given if word in TRUST], line
