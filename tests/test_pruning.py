@@ -223,7 +223,8 @@ def test_a_head_without_rows_to_move_and_half_of_the_two_options_are_refused(tmp
     }
     whole = {"draft_vocab_size": VOCAB}
     bare = drafter_folder(tmp_path, "bare", config=whole, tensors=FULL | {HEAD: None})
-    fp8 = whole | {"quantization_config": {"quant_method": "fp8"}}
+    table = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["fc", "*layers*"]}
+    fp8 = whole | {"quantization_config": table}  # of a method whose head vLLM builds quantised
     quantised = drafter_folder(tmp_path, "fp8", config=fp8, tensors=FULL | packed)
     out, size, counts = ("-o", tmp_path / "out"), ("--draft-vocab", "9"), counted(tmp_path, FALLING)
     given = (*out, *size, "--token-counts", counts)

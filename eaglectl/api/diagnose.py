@@ -332,7 +332,7 @@ class Looks(Struct, frozen=True):
             "inspect": self._command("inspect"),
             "smoke": self._command("smoke", *run),
             "probe": self._command("smoke", *run, "--probe", "drift"),
-            "convert": self._command("convert"),
+            "rewrite": self._command("convert"),
         }
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:

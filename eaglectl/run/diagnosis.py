@@ -663,7 +663,7 @@ def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
         names = listed([f"{verdict.engine} {verdict.release}" for verdict in evidence.as_stored])
         words += f", run as trained; as stored, in {names}: {evidence.as_stored[0].reasons[0]}"
         title = "its weights draft well, but engines read the file differently"
-        return Shown(words, evidence.known("convert"), title)
+        return Shown(words, evidence.known("rewrite"), title)
     if evidence.expected is not None:  # a threshold too, with a sentence for the user's own figure
         return Shown(f"{words}: on these prompts not below that of training ({evidence.expected:g})")
     if (threshold := evidence.threshold) is not None:
