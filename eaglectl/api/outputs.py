@@ -337,14 +337,19 @@ class Advice(Struct, frozen=True):
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
         return chosen, lost[chosen] or ()
 
+    def _engines_to_name(self, verdict: Verdict) -> tuple[EngineRequest, ...]:
+        """Return the release as --engine takes it, where a conversion without it would not be for it."""
+        layout = default_format().layout
+        if verdict.release and (edges := self._engines_of_edges(verdict.engine, (verdict.release,))):
+            return edges
+        return () if layout and verdict.engine in layout.engines else (only(verdict),)
+
     def following(self, verdict: Verdict, findings: Sequence[Finding]) -> Following:
         """Return the next command for a release whose verdict is that it does not serve the checkpoint."""
         facts = self.subject.applied_facts.get((verdict.engine, verdict.release))
         if facts is None or any(fact.fact.id in NOT_CAPTURED for fact in facts):
             return Following(why="; ".join(verdict.reasons), keys=tuple(dict(verdict.keyed_reasons)))
-        layout = default_format().layout
-        edges = verdict.release and self._engines_of_edges(verdict.engine, (verdict.release,))
-        engines = edges or (() if layout and verdict.engine in layout.engines else (only(verdict),))
+        engines = self._engines_to_name(verdict)
         fixes = tuple(value for finding in findings for value in finding.repair.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),

@@ -44,11 +44,16 @@ def with_plain_edges(
         Note("note", name, f"{name} is written dequantised, as {weight.dtype}: {reasons[name]}")
         for name, weight in weights.items()
     )
+    return TransformedDrafter(_with_weights(drafter, weights), notes, {"dequantised": [*weights]})
+
+
+def _with_weights(drafter: Drafter, weights: Mapping[str, Tensor]) -> Drafter:
+    # the drafter with plain weights, by module, in the place of quantised ones
     parts = {name: tensor for module in weights for name, tensor in _parts(drafter, module).items()}
     tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in parts}
     table = excluding(drafter.quantisation or {}, weights) if quantised_modules(tensors) else None
     carried = {key: value for key, value in drafter.carried.items() if key != KEY}
-    plain = replace(
+    return replace(
         drafter,
         tensors=tensors | {weight.name: weight for weight in weights.values()},
         quantisation=table,
@@ -56,7 +61,6 @@ def with_plain_edges(
         strays={**drafter.strays}
         | {tensor.stored[0]: "of a module that is dequantised" for tensor in parts.values()},
     )
-    return TransformedDrafter(plain, notes, {"dequantised": [*weights]})
 
 
 def _reasons(drafter: Drafter, requests: Sequence[EngineRequest]) -> Mapping[str, str]:

@@ -593,19 +593,24 @@ def own_name(case: Case, module: str) -> str:
     return ""
 
 
+def _ways_to_compare(
+    engine: str, release: str, table: Mapping[str, Any]
+) -> Sequence[Callable[[str, str], bool]]:
+    # how a release compares a module's name with the lists of a quantisation config
+    if "quantized_layers" in str(table):  # ModelOpt's lists of mixed precision are read in another way
+        return ()
+    compared = load(engine).get("quantised", {}).get("compared", {}).get(method_of(table), ())
+    return [COMPARED[way] for releases, way in compared if is_within(releases, release)]
+
+
 def misbuilt(case: Case) -> Mapping[str, bool]:
     """Return the modules, by the engine's names, that it builds otherwise than they are stored.
 
     True: quantised. The lists of the quantisation config decide.
     """
-    data, drafter = load(case.engine).get("quantised", {}), case.view.drafter
+    drafter = case.view.drafter
     table, stored = drafter.quantisation or {}, quantised_modules(drafter.tensors)
-    ways = [
-        COMPARED[way]
-        for releases, way in data.get("compared", {}).get(method_of(table), ())
-        # ModelOpt's lists of mixed precision are read in another way
-        if is_within(releases, case.release) and "quantized_layers" not in str(table)
-    ]
+    ways = _ways_to_compare(case.engine, case.release, table)
     targets, excluded = quantisation_lists(table)
 
     def is_in(names: Sequence[object], name: str) -> bool:
