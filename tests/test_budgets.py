@@ -10,12 +10,12 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2468,
+    "api": 2472,
     "cli": 396,
     "commands": 1675,
-    "conversion": 1909,
+    "conversion": 1910,
     "drafter": 769,
-    "engines": 1454,
+    "engines": 1459,
     "files": 2717,
     "formats": 2229,
     "in_engine": 430,
