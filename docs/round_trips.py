@@ -15,6 +15,7 @@ from eaglectl.conversion.plan import DEFAULT_LAYOUT
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name, writable
 from eaglectl.options import CALLER
+from eaglectl.text import listed
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
 
@@ -29,8 +30,8 @@ HEAD = """# Round trips
 Written by `make docs`: every fixture in `fixtures/producers/`, in every layout of `convert --for`.
 
 **same**: the layout was written, its files were read back without a question, and `eaglectl diff` finds the
-same drafter. A number: it was refused, for the reason with that number. Drafters that `convert` repairs, and
-pickles, are compared with the same drafter in the default layout.
+same drafter. A number: it was refused, or a part of it is written otherwise, for the reason with that number.
+Drafters that `convert` repairs, and pickles, are compared with the same drafter in the default layout.
 """
 
 
@@ -51,26 +52,36 @@ def outcomes(case: Case) -> Mapping[str, str]:
 
 def _outcome(case: Case, source: Path, out: Path, layout: str, target: Path) -> str:
     try:
-        _write(case, case.folder, out, layout, target)
+        written = _write(case, case.folder, out, layout, target)
     except EaglectlError as error:
         reason = str(error).partition("; use ")[0]
         return reason.replace(by_name(layout).title, "the layout")
     if questions := eaglectl.inspect(str(out), target=str(target)).drafter.notes_at("question"):
         return f"WRITTEN WITH A QUESTION: {questions[0].text}"
+    if modules := written.plan.record.get("dequantised"):
+        return f"written, with {listed(modules)} dequantised, as the layout's engine builds it"
     verdict = eaglectl.diff(
         str(source), str(out), eaglectl.DiffOptions(str(target), False, case.answered())
     ).verdict
     return SAME if verdict == "equal" else f"WRITTEN, AND diff SAYS {verdict}"
 
 
-def _write(case: Case, source: Path, out: Path, layout: str, target: Path) -> None:
+def _write(case: Case, source: Path, out: Path, layout: str, target: Path) -> eaglectl.Conversion:
     options: dict[str, Any] = {"target": str(target), "target_name": "org/name", "answers": case.answered()}
-    eaglectl.convert(str(source), out, eaglectl.ConvertOptions(layout, **options))
+    return eaglectl.convert(str(source), out, eaglectl.ConvertOptions(layout, **options))
 
 
 def page() -> str:
     """The whole page, with options as the command line spells them."""
+    was_command_line = CALLER.is_command_line
     CALLER.is_command_line = True
+    try:
+        return _page()
+    finally:
+        CALLER.is_command_line = was_command_line
+
+
+def _page() -> str:
     reasons: dict[str, int] = {}
     layouts = writable()
     rows = [f"| fixture | {' | '.join(layouts)} |", "|---|" + "---|" * len(layouts)]
@@ -81,5 +92,5 @@ def page() -> str:
             for layout in layouts
         ]
         rows.append(f"| {case.path} | {' | '.join(cells)} |")
-    listed = [f"{number}. {reason}" for reason, number in reasons.items()]
-    return "\n".join([HEAD, *rows, "", "## Why a layout is refused", "", *listed, ""])
+    numbered = [f"{number}. {reason}" for reason, number in reasons.items()]
+    return "\n".join([HEAD, *rows, "", "## Why a layout is refused", "", *numbered, ""])
