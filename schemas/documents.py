@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, defstruct, field
 from msgspec.json import schema_components
 
 from eaglectl.report.documents import RESULTS, SHARED, Parts
+from schemas.files import unindented
 from schemas.stated import DESCRIPTIONS, FORMS, SHAPES, TITLES, TYPES, Stated
 
 # by name: the table of keys, the forms, and objects that only a name states
@@ -128,7 +129,7 @@ def document_schema(name: str) -> dict[str, Any]:
     kinds = [records.struct(head | records.keys(form), f"Form{number}") for number, form in enumerate(stated)]
     kinds += [records.struct(records.keys(SHAPES[kind]), kind.__name__) for kind in named]
     _, parts = schema_components(kinds, schema_hook=_other, ref_template=DEFINITION + "{name}")
-    parts = {part: _strict(schema) for part, schema in parts.items()}
+    parts = {part: _strict(unindented(schema)) for part, schema in parts.items()}
     forms = [parts.pop(f"Form{number}") for number in range(len(stated))]
     used = set(_references([*forms, *parts.values()]))
     definitions = {part: schema for part, schema in parts.items() if DEFINITION + part in used}

@@ -1,6 +1,7 @@
 """The schemas of files: each producer's config.json, eaglectl.toml, pyproject.toml, published figures."""
 
 from collections.abc import Mapping
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -70,13 +71,25 @@ def _object(properties: dict[str, Any], key: str) -> dict[str, Any]:
     return own
 
 
+def unindented(schema: Any) -> Any:
+    """Return a schema whose descriptions lack the indents of docstrings, which msgspec before 0.23 keeps."""
+    if isinstance(schema, list):
+        return [unindented(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: cleandoc(value) if key == "description" and isinstance(value, str) else unindented(value)
+        for key, value in schema.items()
+    }
+
+
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of eaglectl.toml."""
     return {
         "$schema": DRAFT,
         "$id": "urn:eaglectl:eaglectl.toml",
         "title": "eaglectl.toml: the policy and the defaults of a folder",
-        **msgspec.json.schema(PolicyTable),
+        **unindented(msgspec.json.schema(PolicyTable)),
     }
 
 
@@ -90,11 +103,11 @@ def pyproject_schema() -> dict[str, Any]:
         "title": "[tool.eaglectl] of pyproject.toml",
         "type": "object",
         "properties": {"tool": tool},
-        "$defs": definitions,
+        "$defs": unindented(definitions),
     }
 
 
 def published_schema() -> dict[str, Any]:
     """The JSON Schema of the file of published figures."""
     head = {"$schema": DRAFT, "$id": "urn:eaglectl:published", "title": "Published acceptance lengths"}
-    return head | msgspec.json.schema(PublishedFile)
+    return {**head, **unindented(msgspec.json.schema(PublishedFile))}

@@ -1,5 +1,6 @@
 """The KV cache goes into the target by the name that its transformers has for it."""
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -15,14 +16,15 @@ def test_the_cache_has_the_name_of_the_models_argument(name: str, monkeypatch: p
     target = load_target(TARGET, (2, 4, 5), dtype="float32", device="cpu")
     target.reset()
     own, seen = target.model.forward, []
+    its_name = "cache" if "cache" in signature(own).parameters else "past_key_values"
 
     def renamed(*, cache: Any = None, **others: Any) -> Any:
         seen.append("cache")
-        return own(past_key_values=cache, **others)
+        return own(**{its_name: cache}, **others)
 
     def old(*, past_key_values: Any = None, **others: Any) -> Any:
         seen.append("past_key_values")
-        return own(past_key_values=past_key_values, **others)
+        return own(**{its_name: past_key_values}, **others)
 
     monkeypatch.setattr(target.model, "forward", renamed if name == "cache" else old)
     tokens = torch.tensor([[5, 6, 7]])
