@@ -51,6 +51,12 @@ def _adapter_note(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers
         "a LoRA adapter of the target lies beside the drafter (adapter_*), so that the drafter was trained on"
         " the states of the target with the adapter"
     )
+    if ADAPTER not in checkpoint.names:
+        about = (
+            f"{ADAPTER_CONFIG} of a LoRA adapter lies beside the drafter, and no {ADAPTER} shows"
+            " whether it is the target's, with which the drafter was trained then, or the drafter's own,"
+            " to be merged into it"
+        )
     if answers.semantics.get("adapter"):
         return Note("note", "adapter", f"{about}, which the target given is merged with", "adapter")
     advice = (
