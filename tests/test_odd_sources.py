@@ -148,6 +148,23 @@ STATES = {
         "checkpoint-8/pytorch_model_fsdp_0",
         "holds a torch distributed checkpoint: copy",
     ),
+    "Accelerate": ("checkpoint_3/pytorch_model_fsdp.bin", "checkpoint_3", "holds weights: copy"),
+    "Lightning": (
+        "version_0/checkpoints/epoch=0-step=100.ckpt",
+        "version_0/checkpoints",
+        "holds a checkpoint of Lightning: copy the .ckpt file to {}/pytorch_model.bin",
+    ),
+    "Megatron": (
+        "iter_0000100/mp_rank_00_000/model_optim_rng.pt",
+        "iter_0000100/mp_rank_00_000",
+        "--export-extra-modules --load {}/../.. --export-dir OUT`",
+    ),
+    "Megatron, distributed": (
+        "iter_0000100/common.pt",
+        "iter_0000100",
+        "holds Megatron's distributed checkpoint: run Megatron-LM's",
+    ),
+    "torch": ("ckpts/draft_step_100.pth", "ckpts", "holds a torch file: copy"),
 }
 
 
@@ -162,6 +179,30 @@ def test_a_run_folder_names_the_states_in_it_and_the_step_to_take(tmp_path: Path
         place = f"{tmp_path}/{folder}"
         assert f"{place} holds" in message and words.format(place) in message
         assert "optimizer_0" not in message and "logs" not in message
+
+
+@pytest.mark.parametrize("trainer", ["ZeRO", "Lightning", "Megatron"])
+def test_a_state_that_is_passed_itself_gets_the_same_step(tmp_path: Path, trainer: str) -> None:
+    file, folder, words = STATES[trainer]
+    place = tmp_path / folder
+    place.mkdir(parents=True)
+    (tmp_path / file).touch()
+    message = refusal(3, "inspect", place)
+    assert words.format(place) in message and "copy the trainer's draft json there" not in message
+
+
+def test_a_state_of_lightning_beside_a_config_gets_the_step_too(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "model.safetensors").rename(folder / "last.ckpt")
+    assert f"copy the .ckpt file to {folder}/pytorch_model.bin" in refusal(3, "inspect", folder)
+
+
+def test_one_rank_of_megatron_stands_for_all(tmp_path: Path) -> None:
+    for rank in ("00_000", "00_001", "01_000"):
+        (tmp_path / f"iter_1/mp_rank_{rank}").mkdir(parents=True)
+        (tmp_path / f"iter_1/mp_rank_{rank}/model_optim_rng.pt").touch()
+    message = refusal(3, "inspect", tmp_path)
+    assert "mp_rank_00_000 holds" in message and message.count("holds") == 1
 
 
 def test_the_newest_state_of_a_run_is_named_first_and_parts_of_one_are_not(tmp_path: Path) -> None:

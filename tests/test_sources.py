@@ -231,8 +231,32 @@ def test_shards_without_their_index_are_parts_and_none_is_to_be_removed(tmp_path
     (folder / INDEX).unlink()
     (folder / "model-00002-of-00002.safetensors").rename(folder / "model-00003-of-00003.safetensors")
     (finding,) = eaglectl.validate(folder).findings
-    assert f"no {INDEX}; download it: each file has a part" in finding.match.message
+    assert "model-00002-of-00002.safetensors is not there" in finding.match.message
     assert "remove" not in finding.fix and "download or export them again" in finding.fix
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_part_of_the_weights_that_is_not_there_is_named(tmp_path: Path, count: int) -> None:
+    folder = sharded_folder(tmp_path)
+    (folder / INDEX).unlink()
+    first, second = FIRST.replace("of-00002", f"of-{count:05}"), SECOND.replace("of-00002", f"of-{count:05}")
+    (folder / FIRST).rename(folder / first)
+    (folder / SECOND).rename(folder / second)
+    (folder / first).unlink()
+    message = unreadable(folder)
+    assert f"{first} is not there, though {second} is; download or copy it too" in message
+
+
+def test_a_part_of_pickled_weights_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tests.pickles import pickled_folder, state
+
+    folder = pickled_folder(tmp_path / "pickled", state())
+    (folder / "pytorch_model.bin").rename(folder / "pytorch_model-00002-of-00002.bin")
+    message = unreadable(folder)
+    assert (
+        "pytorch_model-00001-of-00002.bin is not there, though pytorch_model-00002-of-00002.bin is" in message
+    )
 
 
 def test_all_shards_without_an_index_are_read_as_engines_load_them(tmp_path: Path) -> None:
@@ -271,6 +295,13 @@ EXPORTS = {
     "Rebellions": (("model.rbln",), "model.rbln is a model that Rebellions' compiler made"),
     "Neuron": (("model.neff",), "model.neff is a model that AWS's Neuron compiler made"),
     "Mobilint": (("eagle3.mxq",), "eagle3.mxq is a model that Mobilint's compiler made"),
+    "ExecuTorch": (("model.pte",), "model.pte is a program that ExecuTorch exported"),
+    "Flax": (("flax_model.msgpack",), "flax_model.msgpack is Flax's form of the weights"),
+    "Core ML, a folder": (
+        ("Eagle3.mlmodelc/weights/weight.bin",),
+        "Eagle3.mlmodelc is a model that Apple's Core ML compiler made",
+    ),
+    "ONNX, in a folder": (("onnx/model.onnx",), "onnx/model.onnx is an ONNX graph"),
 }
 
 
@@ -280,11 +311,18 @@ def test_what_a_tool_made_of_a_checkpoint_is_refused_by_name(case: str, tmp_path
     folder = drafter_folder(tmp_path)
     (folder / "model.safetensors").unlink()
     for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"\0" * 64)
     message = refusal(1, "inspect", folder)
     assert words in message and "pass the original folder" in message and "pickle" not in message
     done = call("validate", folder)
     assert done.code == 1 and words in " ".join(done.out.split()) and "pickle" not in done.out
+
+
+def test_a_compiled_folder_that_is_passed_itself_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Eagle3.mlpackage/Data").mkdir(parents=True)
+    (tmp_path / "Eagle3.mlpackage/Data/weight.bin").touch()
+    assert "Eagle3.mlpackage is a Core ML package" in refusal(3, "inspect", tmp_path / "Eagle3.mlpackage")
 
 
 def test_a_graph_beside_weights_changes_nothing_and_without_one_its_data_are_a_pickle(tmp_path: Path) -> None:

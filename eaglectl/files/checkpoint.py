@@ -34,17 +34,20 @@ from eaglectl.files.layout import (
     QUANTISATION,
     RECORD,
     SINGLE,
+    STATES,
     VOCABULARY_PICKLES,
     WEIGHT_SUFFIXES,
     TrainingState,
     are_all_shards,
     are_shards,
+    check_parts,
     checkpoints_below,
     config_name,
     export_words,
     is_adapter,
     pickle_files,
     readable_files,
+    state_of,
     states_below,
 )
 from eaglectl.files.source import (
@@ -287,6 +290,8 @@ def _no_config(source: Source, *, is_target: bool) -> str:
         return f"{about}; {words}"
     if below := _folders_hint(source, "target" if is_target else "checkpoint"):
         return f"{about}{below}"
+    if words := _exports_below(source):
+        return f"{about}; {words}"
     if is_target:
         return f"{about}; pass a folder or Hub repository with the target's config.json"
     return (
@@ -304,7 +309,11 @@ def _folders_hint(source: Source, kind: str = "checkpoint") -> str:
         return (
             f"; pass the folder of one {kind} in it: {listed(paths)}{first if kind == 'checkpoint' else ''}"
         )
-    states = states_below(source) if kind == "checkpoint" else {}
+    if kind != "checkpoint":
+        return ""
+    state = state_of(source.names())
+    # whole weights need a config beside them, which the caller says
+    states = states_below(source) if state in (None, STATES[0]) else {"": state}
     return "".join(f"; {state_words(source, folder, state)}" for folder, state in states.items())
 
 
@@ -325,6 +334,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     files = tuple(name for name in names if name.endswith(".safetensors") and not is_adapter(name, names))
     if SINGLE in files:
         return (SINGLE,), None
+    check_parts(source, files)
     # engines load all files where no index names some (vLLM and SGLang, weight_utils.py)
     if len(files) == 1 or are_all_shards(files):
         if isinstance(source, FolderSource):
@@ -333,9 +343,17 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     raise _no_weights(source, files, names)
 
 
+def _exports_below(source: Source) -> str:
+    # which export is in the folder's folders, is one of them, or is the folder itself
+    below = source.names_below()
+    folders = (str(parent) for name in below for parent in PurePosixPath(name).parents)
+    return export_words((PurePosixPath(source.place).name, *below, *folders))
+
+
 def _no_weights(source: Source, files: tuple[str, ...], names: tuple[str, ...]) -> Exception:
     # the error for a folder whose .safetensors `files` are not the whole weights
-    if not files and (words := export_words(names)):
+    hint = "" if files else _folders_hint(source)
+    if not files and (words := export_words(names) or ("" if hint else _exports_below(source))):
         return RefusedError(
             f"{source.place} has no weights that eaglectl reads: {words}",
             "not-a-drafter",
@@ -343,7 +361,7 @@ def _no_weights(source: Source, files: tuple[str, ...], names: tuple[str, ...]) 
         )
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
-        about += _folders_hint(source)
+        about += hint
     else:
         need = "download it: each file has a part of the weights" if are_shards(files) else "pass one of them"
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"

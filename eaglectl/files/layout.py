@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.files.header import parse_json
+from eaglectl.files.header import WEIGHTS, parse_json
 from eaglectl.files.source import Source, is_snapshot
 
 CONFIG = "config.json"
@@ -29,11 +29,24 @@ EXPORTS: Mapping[str, str] = {
     ".xml": "an OpenVINO graph from `optimum-cli export openvino`",
     ".onnx": "an ONNX graph from an exporter",
     ".engine": "a TensorRT engine from trtllm-build",
+    ".plan": "a TensorRT engine",
     ".mxq": "a model that Mobilint's compiler made for its NPUs",
     ".rbln": "a model that Rebellions' compiler made for its NPUs",
     ".neff": "a model that AWS's Neuron compiler made for Trainium and Inferentia",
     ".hef": "a model that Hailo's compiler made for its NPUs",
     ".dlc": "a model that Qualcomm's compiler made for its NPUs",
+    ".mlmodelc": "a model that Apple's Core ML compiler made",
+    ".mlpackage": "a Core ML package from coremltools",
+    ".pte": "a program that ExecuTorch exported",
+    ".tflite": "a LiteRT model",
+    ".litertlm": "a LiteRT-LM bundle",
+    ".rknn": "a model that Rockchip's toolkit made for its NPUs",
+    ".rkllm": "a model that Rockchip's toolkit made for its NPUs",
+    ".om": "a model that Huawei's ATC made for Ascend NPUs",
+    ".bmodel": "a model that Sophgo's compiler made for its TPUs",
+    ".axmodel": "a model that Axera's compiler made for its NPUs",
+    ".msgpack": "Flax's form of the weights",
+    ".h5": "TensorFlow's form of the weights",
 }
 
 
@@ -49,10 +62,17 @@ class TrainingState(Struct, frozen=True):
 
 
 _COPY = "copy the trainer's draft json into {} as config.json"
+# exports the drafter that Megatron-LM trained: tensors are named otherwise, and split over ranks
+_EXPORT = (
+    "run Megatron-LM's `examples/post_training/modelopt/export.py --export-extra-modules --load {}"
+    " --export-dir OUT`, and pass OUT"
+)
 # what trainers leave in the folders of a run, whole weights first
 STATES = (
     # SafeAILab's traineagle3 (main.py, save_16bit_model), and others that save without a config
-    TrainingState(r"(pytorch_model|model)\b.*\.(bin|safetensors)", "weights", _COPY.format("FOLDER")),
+    TrainingState(
+        r"(pytorch_model|model)(_fsdp(_\d+)?)?\b.*\.(bin|safetensors)", "weights", _COPY.format("FOLDER")
+    ),
     # DeepSpeed 0.19.8 deepspeed/utils/zero_to_fp32.py:826, 829
     TrainingState(
         r"(bf16_)?zero_pp_rank_\d+_mp_rank_\d+_\w+_states\.pt",
@@ -66,8 +86,24 @@ STATES = (
         "run `python -m verl.model_merger merge --backend fsdp --local_dir FOLDER --target_dir OUT`, and "
         + _COPY.format("OUT"),
     ),
+    # Megatron-LM megatron/training/checkpointing.py, get_checkpoint_name; torch_dist writes common.pt beside
+    TrainingState(r"model_optim_rng\.pt", "a rank's state of Megatron", _EXPORT.format("FOLDER/../..")),
+    TrainingState(r"common\.pt", "Megatron's distributed checkpoint", _EXPORT.format("FOLDER/..")),
+    # Lightning's ModelCheckpoint; the weights are its item state_dict
+    TrainingState(
+        r".*\.ckpt",
+        "a checkpoint of Lightning",
+        "copy the .ckpt file to FOLDER/pytorch_model.bin, and " + _COPY.format("FOLDER"),
+    ),
     TrainingState(r"__\d+_\d+\.distcp", "a torch distributed checkpoint", _COPY.format("FOLDER")),
+    TrainingState(
+        r"(?=.*(draft|eagle|epoch|step))(?!.*(optim|sched|scaler|rng|meta)).*\.pth?",
+        "a torch file",
+        _COPY.format("FOLDER") + ", and pass the file",
+    ),
 )
+# folders of other ranks and of optimizers, which hold no state of their own
+_PARTS = r"optim|mp_rank_(?!00(_000)?$)"
 QUANTISATION = "hf_quant_config.json"
 # PEFT's files of a LoRA adapter
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
@@ -136,16 +172,31 @@ def are_shards(names: Iterable[str]) -> bool:
     return all("-of-" in name for name in names)
 
 
-SHARD = r"(.*)-(\d{5})-of-(\d{5})\.safetensors"
+SHARD = r"(.*)-(\d{5})-of-(\d{5})\.(safetensors|bin)"
 
 
 def are_all_shards(names: Collection[str]) -> bool:
     """Whether these weight files are all parts of the weights, by the numbers in their names."""
     parts = [match.groups() for name in names if (match := re.fullmatch(SHARD, name))]
-    counts = {(stem, count) for stem, _, count in parts}
-    numbers = {int(number) for _, number, _ in parts}
+    counts = {(stem, count) for stem, _, count, _ in parts}
+    numbers = {int(number) for _, number, _, _ in parts}
     is_one_set = len(parts) == len(names) and len(counts) == 1
     return is_one_set and numbers == {*range(1, int(next(iter(counts))[1]) + 1)}
+
+
+def check_parts(source: Source, names: Collection[str]) -> None:
+    """Raise UnreadableError if a part of the weights of `source` is not there, by the names of the others."""
+    parts = dict.fromkeys(match.group(1, 3, 4) for name in names if (match := re.fullmatch(SHARD, name)))
+    for stem, count, suffix in parts:
+        wanted = (f"{stem}-{number:05}-of-{count}.{suffix}" for number in range(1, int(count) + 1))
+        if absent := next((name for name in wanted if name not in names), ""):
+            raise UnreadableError(
+                f"{source.place}: {absent} is not there, though {next(iter(names))} is; download or copy it"
+                " too: each file has a part of the weights",
+                WEIGHTS,
+                absent,
+                source=source.place,
+            )
 
 
 def is_adapter(name: str, names: Collection[str]) -> bool:
@@ -164,19 +215,20 @@ def checkpoints_below(source: Source) -> tuple[str, ...]:
 def states_below(source: Source) -> Mapping[str, "TrainingState"]:
     """Return the folders below `source` with weights and no config.json, newest steps first.
 
-    Folders in one of them, and those of an optimizer, are left out.
+    Folders in one of them, those of an optimizer and of other ranks are left out.
     """
     kinds = {
         folder: kind
         for folder, names in _folders(source).items()
-        if CONFIG not in names and "optim" not in folder and (kind := _state_of(names))
+        if CONFIG not in names and not re.search(_PARTS, folder) and (kind := state_of(names))
     }
     parents = {folder: list(map(str, PurePosixPath(folder).parents)) for folder in kinds}
     outer = (folder for folder in kinds if not kinds.keys() & parents[folder])
     return {folder: kinds[folder] for folder in _newest(outer)}
 
 
-def _state_of(names: Collection[str]) -> "TrainingState | None":
+def state_of(names: Collection[str]) -> "TrainingState | None":
+    """Return what a trainer left in a folder with these files; None for anything else."""
     return next((kind for kind in STATES if any(re.fullmatch(kind.files, name) for name in names)), None)
 
 

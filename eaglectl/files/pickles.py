@@ -35,6 +35,7 @@ from eaglectl.files.layout import (
     SINGLE,
     STATE,
     VOCABULARY_PICKLES,
+    check_parts,
     config_name,
     pickle_files,
 )
@@ -509,6 +510,7 @@ def read_pickled_table(
     UnreadableError as `unpickle` does.
     """
     files = pickle_files(source)
+    check_parts(source, files)
     if files[0].endswith(".metadata"):
         stored, nested = {}, ""
         for entry in read_table(source, files[0]):
