@@ -418,6 +418,20 @@ def test_a_length_below_every_published_drafter_is_no_pass(healthy: Diagnosis) -
     assert ended(low, as_stored=(stored,)).cause == "not-found"
 
 
+@pytest.mark.parametrize(("length", "is_whole"), [(1.16, False), (1.27, False), (1.4, True)])
+def test_a_reading_that_drafts_less_than_every_published_drafter_is_not_the_whole_cause(
+    length: float, is_whole: bool, healthy: Diagnosis
+) -> None:
+    report = unproven(healthy, length, "better")
+    (best,) = report.variants
+    second = replace(best, name="heads of 16", ratio=Estimate(1.05, 1.01, 1.1))
+    report = replace(report, probed=replace(report.probed, variants=(best, second)))
+    low = ended(healthy, reference=report, commands=COMMANDS)
+    assert low.cause == "other-reading"
+    assert ("still too little" in low.title) != is_whole
+    assert ("so do the readings heads of 16; below 1.28, the lowest of any" in low.words) != is_whole
+
+
 @pytest.mark.parametrize("title", ["d2t and t2d that name other tokens", "one kind of prompts"])
 def test_a_title_without_acceptance_lengths_is_shown_with_that_of_the_run(
     title: str, healthy: Diagnosis

@@ -30,7 +30,7 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Sensitivity, Variant
 from eaglectl.run.results import MAX_REGRESSION, PublishedLength, SmokeReport, published_lengths
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome
@@ -147,9 +147,7 @@ class Evidence(Struct, frozen=True):
         """
         if self.threshold is not None or self.served is None:
             return None
-        working = (length for length in published_lengths() if not length.is_dead)
-        lowest = min(working, key=lambda length: length.length)
-        return lowest if self.served.measured.length.value < lowest.length else None
+        return lowest_above(self.served.measured.length.value)
 
     @property
     def may_be_low(self) -> bool:
@@ -171,6 +169,13 @@ class Evidence(Struct, frozen=True):
     def known(self, *names: str) -> tuple[str, ...]:
         """Return the commands with these names, without those that are known to fail."""
         return tuple(self.commands[name] for name in names if name in self.commands)
+
+
+def lowest_above(length: float) -> PublishedLength | None:
+    """Return the lowest acceptance length of any published drafter that works, if `length` is below it."""
+    working = (published for published in published_lengths() if not published.is_dead)
+    lowest = min(working, key=lambda published: published.length)
+    return lowest if length < lowest.length else None
 
 
 class Shown(Struct, frozen=True):
@@ -385,12 +390,28 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
     title = f"it drafts better read with {best.name}"
     if value in SWITCHED:
         title = f"{name} is {SWITCHED[value]} and should be {value}"
-    return Shown(
+    words = (
         f"read with {best.name} its acceptance length is x{best.ratio.words}, beyond chance (p"
-        f" {p_words(best.p_value)}, corrected for {len(probed.variants)} readings)",
+        f" {p_words(best.p_value)}, corrected for {len(probed.variants)} readings)"
+    )
+    if lowest := lowest_above(best.measured.length.value):
+        title = f"read with {best.name} it drafts better, but still too little"
+        words += _still_low(probed, best, lowest)
+    return Shown(
+        words,
         (evidence.commands["repair"],),
         title,
         better=best,
+    )
+
+
+def _still_low(probed: Sensitivity, best: Variant, lowest: PublishedLength) -> str:
+    # what to say of the best reading if no published drafter that works drafts so little
+    others = [variant.name for variant in probed.variants if variant.is_better and variant is not best]
+    also = f"; so do the readings {listed(others)}" if others else ""
+    return (
+        f"{also}; below {lowest.length:.2f}, the lowest of any published drafter that works: the file has"
+        " another fault beside this one, or instead of it; diagnose what the conversion writes too"
     )
 
 
