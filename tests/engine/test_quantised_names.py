@@ -8,6 +8,8 @@ from eaglectl.engines.data import load
 from eaglectl.engines.view import COMPARED
 
 pytest.importorskip("vllm")
+# torch's, of what vLLM imports
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 NAMES = (
     *("model.fc", "lm_head", "model.layers.36.self_attn.qkv_proj", "model.layers.36.self_attn.o_proj"),
