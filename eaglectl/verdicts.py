@@ -72,11 +72,8 @@ class ServedAs(StrEnum):
     @property
     def level(self) -> int:
         """The rank of the outcome: 4 if it is served, 0 if it does not start."""
-        return (
-            4
-            if self.is_served
-            else (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN, ServedAs.APPROXIMATE).index(self)
-        )
+        worst_first = (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN, ServedAs.APPROXIMATE)
+        return len(worst_first) if self.is_served else worst_first.index(self)
 
     @property
     def check(self) -> CheckVerdict:

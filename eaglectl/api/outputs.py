@@ -539,7 +539,7 @@ def _separated(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
-    # facts that no option of the engine mends, of one remedy if it is given
+    # the facts without a start option that runs the file as trained; with `remedy`, those with this remedy
     return [
         fact
         for fact in facts

@@ -331,7 +331,7 @@ def quantised_modules(tensors: Mapping[str, Tensor]) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _quantised_modules(names: tuple[str, ...]) -> frozenset[str]:
-    # asked for each engine release
+    # cached: each engine release needs it
     parts = (name.rpartition(".") for name in names if is_quantised_part(name))
     return frozenset(module for module, _, part in parts if part not in NOT_OF_WEIGHTS)
 

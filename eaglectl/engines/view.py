@@ -609,20 +609,22 @@ def misbuilt(case: Case) -> Mapping[str, bool]:
     True: quantised. The lists of the quantisation config decide.
     """
     drafter = case.view.drafter
-    table, stored = drafter.quantisation or {}, quantised_modules(drafter.tensors)
-    ways = _ways_to_compare(case.engine, case.release, table)
-    targets, excluded = quantisation_lists(table)
+    table = drafter.quantisation or {}
+    if not (ways := _ways_to_compare(case.engine, case.release, table)):
+        return {}
+    stored, (targets, excluded) = quantised_modules(drafter.tensors), quantisation_lists(table)
 
     def is_in(names: Sequence[object], name: str) -> bool:
         return any(isinstance(text, str) and way(text, name) for text in names for way in ways)
 
     matrices = {name.rpartition(".")[0] for name, tensor in drafter.tensors.items() if len(tensor.shape) == 2}
-    names = {module: name for module in sorted(matrices) if ways and (name := own_name(case, module))}
+    names = {module: name for module in sorted(matrices) if (name := own_name(case, module))}
+    never_built = unbuilt(case.engine, case.release, drafter, names)
     built = {
         module: (is_in(targets, name) or (LM_HEAD if module == "lm_head" else LINEAR) in targets)
         and not is_in(excluded, name)
         for module, name in names.items()
-        if module not in unbuilt(case.engine, case.release, drafter, names)
+        if module not in never_built
     }
     return {names[module]: is_built for module, is_built in built.items() if is_built != (module in stored)}
 

@@ -30,6 +30,7 @@ from eaglectl.engines.view import (
     misread,
     misread_factor,
     other_scaling,
+    quantisation_lists,
     stated_theta,
     stops_at_head,
     target_is,
@@ -296,13 +297,13 @@ def _packs_head(table: Mapping[str, Any]) -> bool:
     groups = table.get("config_groups")
     if method_of(table) != "compressed-tensors" or not isinstance(groups, Mapping):
         return method_of(table) in ("gptq", "awq") and table.get("lm_head") is True
-    packing = (
-        group
-        for group in groups.values()
+    packing = {
+        name: group
+        for name, group in groups.items()
         if isinstance(group, Mapping) and "pack" in str(group.get("format") or table.get("format"))
-    )
-    targets = [name for group in packing for name in group.get("targets") or ()]
-    return is_listed("lm_head", targets) and not is_listed("lm_head", table.get("ignore") or ())
+    }
+    targets, excluded = quantisation_lists({**table, "config_groups": packing})
+    return is_listed("lm_head", targets) and not is_listed("lm_head", excluded)
 
 
 CONDITIONS: Mapping[str, Condition] = {

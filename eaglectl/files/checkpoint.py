@@ -344,7 +344,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
 
 
 def _exports_below(source: Source) -> str:
-    # which export is in the folder's folders, is one of them, or is the folder itself
+    # the words for an export below the folder: a file, a folder such as model.mlpackage, or the folder itself
     below = source.names_below()
     folders = (str(parent) for name in below for parent in PurePosixPath(name).parents)
     return export_words((PurePosixPath(source.place).name, *below, *folders))
