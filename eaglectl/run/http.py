@@ -30,8 +30,8 @@ from eaglectl.text import escaped, masked
 
 # the pages of servers that are read here have at most some hundred kilobytes
 MAX_BODY = 8 << 20
-# seconds for a page, for which no model runs
-PAGE_TIMEOUT = 30.0
+# seconds for a page, for which no model runs; a busy server with few cores has taken more than 30
+PAGE_TIMEOUT = 120.0
 # characters of a server's text that a message repeats
 MAX_TEXT = 300
 SHOWN_BYTES = 4 * MAX_TEXT
@@ -75,9 +75,8 @@ class Server(Struct, frozen=True):
             advice = f"set {TOKENS[0]} to its API key" if status == 401 else CHECK
             fault = f"answered {status}{f' ({text})' if text else ''}; {advice}"
         except TimeoutError:
-            fault = (
-                f"did not finish its answer within {seconds:g} s; check whether it hangs, or raise --timeout"
-            )
+            advice = "raise --timeout" if seconds == self.timeout else "try again when it is less busy"
+            fault = f"did not finish its answer within {seconds:g} s; check whether it hangs, or {advice}"
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             fault = f"cannot be reached ({self.shown(str(error))}); start the server, or {CHECK}"
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:

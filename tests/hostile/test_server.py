@@ -296,7 +296,16 @@ SLOW: dict[str, dict[str, Page]] = {
 def test_a_slow_server_ends_at_the_deadline(name: str, prompts: str) -> None:
     with raw_server(SLOW[name]) as server:
         line = sentence(smoke(server.url, "--prompts", prompts, "--timeout", "0.3"))
-    assert "did not finish its answer within 0.3 s; " in line
+    assert "did not finish its answer within 0.3 s; " in line and line.endswith("or raise --timeout\n")
+
+
+def test_a_page_has_a_limit_of_its_own_which_no_option_raises(
+    prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglectl.run.http.PAGE_TIMEOUT", 0.2)
+    with raw_server(SLOW["a body by bytes"]) as server:
+        line = sentence(smoke(server.url, "--prompts", prompts))
+    assert "within 0.2 s; " in line and line.endswith("or try again when it is less busy\n")
 
 
 ENDLESS: dict[str, Page] = {
