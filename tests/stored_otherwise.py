@@ -133,6 +133,51 @@ def fused(modules: Sequence[str], groups: Callable[[Mapping[str, Any]], int], *,
     return change
 
 
+def recut(names: Sequence[str], pieces: Sequence[Any], tensors: Tensors) -> None:
+    """Join pieces of rows to one matrix, and cut it by the rows of `names`."""
+    whole, start = np.concatenate(pieces), 0
+    for name in names:
+        rows = tensors[name][1][0]
+        tensors[name] = (*tensors[name][:2], whole[start : start + rows].tobytes())
+        start += rows
+
+
+def stored_rows(tensors: Tensors, name: str) -> Any:
+    return np.frombuffer(tensors[name][2], "u1").reshape(tensors[name][1][0], -1)
+
+
+def in_shards(modules: Sequence[str], count: int) -> Change:
+    """Shards of a fused matrix, each with its part of every module, joined and cut part by part."""
+
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        names = [f"{LAYER}{module}.weight" for module in modules]
+        parts = [np.split(stored_rows(tensors, name), count) for name in names]
+        recut(names, [part[rank] for rank in range(count) for part in parts], tensors)
+
+    return change
+
+
+def in_order(order: str) -> Change:
+    """A fused matrix of q, k and v in this order, cut as q, k, v."""
+
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        names = [f"{LAYER}self_attn.{part}_proj.weight" for part in "qkv"]
+        recut(names, [stored_rows(tensors, names["qkv".index(part)]) for part in order], tensors)
+
+    return change
+
+
+def cut_in_order(order: str) -> Change:
+    """A fused matrix of q, k and v, cut as if it had this order."""
+
+    def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
+        names = [f"{LAYER}self_attn.{part}_proj.weight" for part in "qkv"]
+        pieces = [stored_rows(tensors, name) for name in names]
+        recut([names["qkv".index(part)] for part in order], pieces, tensors)
+
+    return change
+
+
 def without(*names: str) -> Callable[[Tensors, Mapping[str, Any]], None]:
     def change(tensors: Tensors, config: Mapping[str, Any]) -> None:
         for name in names:
@@ -190,6 +235,22 @@ FUSED = (
         "gate and up in halves",
         "--fix-reading fused-gate-up=part-by-part",
         fused(MLP, NEURONS, as_groups=True),
+    ),
+    *(
+        Misread(f"q, k and v in order {order}", f"--fix-reading fused-qkv={order}", in_order(order))
+        for order in ("kqv", "kvq", "vqk", "vkq")
+    ),
+    *(
+        Misread(f"q, k and v cut as {order}", f"--fix-reading fused-qkv=cut-as-{order}", cut_in_order(order))
+        for order in ("kqv", "vkq")
+    ),
+    *(
+        Misread(
+            f"gate and up of {count} shards",
+            f"--fix-reading fused-gate-up={count}-shards",
+            in_shards(MLP, count),
+        )
+        for count in (2, 4, 8)
     ),
 )
 # what an MLA class rotates are pairs

@@ -38,10 +38,10 @@ from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS  # noqa: E402
 from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
-from tests.builders import VLLM, call, changed  # noqa: E402
+from tests.builders import VLLM, call, changed, read_safetensors  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
-from tests.stored_otherwise import Misread  # noqa: E402
+from tests.stored_otherwise import FUSED, MLP, Misread, in_order, in_shards  # noqa: E402
 from tests.tiny import FAULTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 
@@ -124,6 +124,42 @@ def test_a_fault_that_only_a_run_sees_ends_in_another_reading_or_layers_and_the_
         assert MENDS[fault.name] in command
         done = call(*shlex.split(command)[1:], "-o", tmp_path / "mended")
         assert done.code == 0, done.err
+
+
+def test_two_faults_are_told_at_the_first_and_mended_one_after_the_other(
+    good: dict[str, Path], prompts: Path, tmp_path: Path
+) -> None:
+    order, shards = Misread("", "", in_order("kqv")), Misread("", "", in_shards(MLP, 2))
+    folder = shards.apply(order.apply(good["eagle3"], tmp_path / "one"), tmp_path / "two")
+    first = diagnose(folder, prompts)
+    assert first.title.startswith("read with rows of fused q/k/v kqv it drafts better, but that is not all")
+    assert "with that, rows of fused gate/up 2-shards is x" in first.words
+    assert "--fix-reading fused-qkv=kqv" in first.commands[0]
+    assert call(*shlex.split(first.commands[0])[1:], "-o", str(tmp_path / "half")).code == 0
+    second = diagnose(tmp_path / "half", prompts)
+    assert second.title.startswith("it drafts better read with rows of fused gate/up 2-shards: ")
+    assert call(*shlex.split(second.commands[0])[1:], "-o", str(tmp_path / "whole")).code == 0
+    mended, right = (path / "model.safetensors" for path in (tmp_path / "whole", good["eagle3"]))
+    assert read_safetensors(mended) == read_safetensors(right)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FUSED, ids=lambda fault: fault.name)
+def test_a_fused_matrix_cut_in_the_wrong_places_is_named(
+    fault: Misread, good: dict[str, Path], prompts: Path, tmp_path: Path
+) -> None:
+    diagnosis = diagnose(fault.apply(good["eagle3"], tmp_path / "drafter"), prompts)
+    assert (diagnosis.cause, "not all" in diagnosis.title) == ("other-reading", False)
+    assert fault.option in diagnosis.commands[0]
+
+
+@pytest.mark.parametrize(("expected", "is_whole"), [(None, True), (1.3, True), (2.5, False)])
+def test_a_reading_that_drafts_less_than_expected_is_not_the_whole_cause(
+    expected: float | None, is_whole: bool, healthy: Diagnosis
+) -> None:
+    low = ended(healthy, reference=unproven(healthy, 1.4, "better"), commands=COMMANDS, expected=expected)
+    assert low.cause == "other-reading"
+    assert ("2.5 of --expected: this is not the whole cause" in low.words) != is_whole
 
 
 @pytest.mark.parametrize("trained", [(2, 16, 29), (3, 11, 20), (0, 1, 32), (30, 31, 32), (7,), (2, 9, 16)])
@@ -428,7 +464,7 @@ def test_a_reading_that_drafts_less_than_every_published_drafter_is_not_the_whol
     report = replace(report, probed=replace(report.probed, variants=(best, second)))
     low = ended(healthy, reference=report, commands=COMMANDS)
     assert low.cause == "other-reading"
-    assert ("still too little" in low.title) != is_whole
+    assert ("that is not all" in low.title) != is_whole
     assert ("so do the readings heads of 16; below 1.28, the lowest of any" in low.words) != is_whole
 
 

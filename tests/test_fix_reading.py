@@ -79,7 +79,7 @@ def test_a_repair_is_a_named_step_and_is_recorded(good: Path, tmp_path: Path) ->
         ("fc-order=0,1,1", "an order of the numbers 0 to 2"),
         ("fc-order=a,b,c", "an order of the numbers 0 to 2"),
         ("heads=0,1,2", "an order of the numbers 0 to 3"),
-        ("fused-qkv=3", "--fix-reading fused-qkv=3: per-group or part-by-part was expected"),
+        ("fused-qkv=3", "--fix-reading fused-qkv=3: per-group or part-by-part or kqv or kvq or vqk or vkq"),
         ("q-k=exchanged", "this drafter's shapes do not fit that reading"),
         ("state-order=0,2,1", "this drafter's shapes do not fit that reading"),
         ("norms=twice", "--fix-reading norms=twice: exchanged was expected"),
@@ -95,8 +95,18 @@ def test_a_reading_that_cannot_be_is_refused(reading: str, words: str, good: Pat
 def test_one_group_of_keys_has_one_order_of_a_fused_matrix(good: Path) -> None:
     drafter = eaglectl.inspect(good, target=TARGET).drafter
     alone = replace(drafter, dims=replace(drafter.dims, kv_heads=1))
-    assert not list(READINGS["fused-qkv"].values(alone)) and list(READINGS["fused-qkv"].values(drafter))
+    assert "per-group" not in list(READINGS["fused-qkv"].values(alone))
+    assert "per-group" in list(READINGS["fused-qkv"].values(drafter))
     assert not list(READINGS["fused-kv"].values(alone))
+
+
+def test_a_fused_matrix_has_shards_of_whole_groups_alone(good: Path) -> None:
+    drafter = eaglectl.inspect(good, target=TARGET).drafter
+    eight = replace(drafter, dims=replace(drafter.dims, kv_heads=8, head_dim=8))
+    values = list(READINGS["fused-qkv"].values(eight))
+    assert values[2:4] == ["2-shards", "4-shards"] and "8-shards" not in values  # eight are the groups
+    six = replace(drafter, dims=replace(drafter.dims, kv_heads=3))
+    assert not any("shards" in value for value in READINGS["fused-qkv"].values(six))
 
 
 def test_query_heads_are_read_by_columns_of_both_layouts(good: Path) -> None:

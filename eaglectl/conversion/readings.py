@@ -253,53 +253,74 @@ def _made_of(name: str, source: str) -> _Declared:
 
 # ------------------------------------------------------------------------------------------ fused matrices
 
-# how a fused matrix orders the rows of its parts: those of each group (a head, a neuron) together, or part
-# after part
-GROUPED, WHOLE = "per-group", "part-by-part"
+# how a fused matrix is ordered: by groups (a head of keys with its queries, a neuron), part after part, or by
+# shards; CUT_AS: part after part, but read as if by shards or in another order of the parts
+GROUPED, WHOLE, CUT_AS = "per-group", "part-by-part", "cut-as-"
+SHARDS = {f"{count}-shards": count for count in (2, 4, 8)}
+
+
+class _Fused(Struct, frozen=True):
+    """Modules whose rows were cut out of their fused matrix in the wrong places.
+
+    Megatron, GPT-NeoX and Falcon fuse q, k and v (and k and v) by groups of heads, others part by part;
+    NeMo RL's export cut Megatron's matrix as if it were the other (pull request 2802). Concatenated shards of
+    tensor parallelism have the parts of each shard together.
+    """
+
+    modules: tuple[str, ...]
+
+    @property
+    def parts(self) -> list[str]:
+        return [module.rpartition(".")[2].partition("_")[0] for module in self.modules]
+
+    @property
+    def orders(self) -> Mapping[str, tuple[int, ...]]:
+        """The orders of three parts, by name; k and v exchanged are another reading, as are two parts."""
+        orders = [order for order in permutations(range(len(self.parts))) if len(order) > 2 and order[0]]
+        return {"".join(self.parts[part] for part in order): order for order in orders}
+
+    def layout(self, drafter: Drafter, value: str) -> tuple[int, ...]:
+        """Return the rows of all parts, numbered part by part, in the matrix's order; empty if none."""
+        counts = _stored_rows(drafter, self.modules)
+        units = counts[0] if counts and self.modules[0].startswith("mlp.") else drafter.dims.kv_heads
+        groups = {GROUPED: units, WHOLE: units, **SHARDS}.get(value, 1)
+        if not counts or not groups or units % groups or any(count % units for count in counts):
+            return ()
+        starts = [0, *accumulate(counts)]
+        return tuple(
+            starts[part] + group * (counts[part] // groups) + row
+            for group in range(groups)
+            for part in self.orders.get(value, range(len(counts)))
+            for row in range(counts[part] // groups)
+        )
+
+    def places(self, drafter: Drafter, value: str) -> tuple[int, ...]:
+        """Return where each row of the parts is stored; empty if the matrix cannot have that order."""
+        order = self.layout(drafter, value.removeprefix(CUT_AS))
+        if value == WHOLE or value.startswith(CUT_AS):
+            return order
+        return tuple(sorted(range(len(order)), key=order.__getitem__))  # row order[i] is stored as row i
+
+    def values(self, drafter: Drafter) -> Iterator[str]:
+        seen = {(), self.layout(drafter, "")}
+        others = [*SHARDS, *self.orders]
+        for value in (GROUPED, WHOLE, *others, *(CUT_AS + name for name in others)):
+            if (places := self.places(drafter, value)) not in seen:
+                seen.add(places)
+                yield value
+
+    def moves(self, drafter: Drafter, value: str) -> Iterator[Move]:
+        places, starts = self.places(drafter, value), [0, *accumulate(_stored_rows(drafter, self.modules))]
+        for layer, part in product(range(drafter.dims.layers), ("weight", "bias")):
+            names = [f"layers.{layer}.{module}.{part}" for module in self.modules]
+            if all(name in drafter.tensors for name in names):
+                for name, start, stop in zip(names, starts, starts[1:], strict=False):
+                    yield Move(name, names[0], places[start:stop], beside=tuple(names[1:]))
 
 
 def _fused(*modules: str) -> _Declared:
-    """Declare the rows of modules that were cut out of their fused matrix by the other of the two orders.
-
-    Megatron, GPT-NeoX and Falcon fuse q, k and v (and k and v) by groups of heads, others part by part;
-    NeMo RL's export cut Megatron's matrix as if it were the other (pull request 2802).
-    """
-
-    def values(drafter: Drafter) -> Iterator[str]:
-        order = _grouped_rows(drafter, modules)
-        if order and order != tuple(range(len(order))):
-            yield from (GROUPED, WHOLE)
-
-    def make(drafter: Drafter, value: str) -> Iterator[Move]:
-        order, starts = _grouped_rows(drafter, modules), [0, *accumulate(_stored_rows(drafter, modules))]
-        if value == GROUPED:  # row order[i] of the parts is stored as row i
-            order = tuple(sorted(range(len(order)), key=order.__getitem__))
-        for layer, part in product(range(drafter.dims.layers), ("weight", "bias")):
-            names = [f"layers.{layer}.{module}.{part}" for module in modules]
-            if all(name in drafter.tensors for name in names):
-                for name, start, stop in zip(names, starts, starts[1:], strict=False):
-                    yield Move(name, names[0], order[start:stop], beside=tuple(names[1:]))
-
-    parts = [module.rpartition(".")[2].partition("_")[0] for module in modules]
-    return _Declared(f"rows of fused {'/'.join(parts)} {{value}}", values, make)
-
-
-def _grouped_rows(drafter: Drafter, modules: Sequence[str]) -> tuple[int, ...]:
-    """Return the rows of modules, numbered part by part, in the order of the groups; empty if they have none.
-
-    A group is a head of keys with its queries, or a neuron.
-    """
-    counts = _stored_rows(drafter, modules)
-    groups = counts[0] if counts and modules[0].startswith("mlp.") else drafter.dims.kv_heads
-    if not counts or not groups or any(count % groups for count in counts):
-        return ()
-    starts = [0, *accumulate(counts)]
-    return tuple(
-        start + group * (count // groups) + row
-        for group in range(groups)
-        for start, count in zip(starts, counts, strict=False)
-        for row in range(count // groups)
-    )
+    fused = _Fused(modules)
+    return _Declared(f"rows of fused {'/'.join(fused.parts)} {{value}}", fused.values, fused.moves)
 
 
 def _stored_rows(drafter: Drafter, modules: Sequence[str]) -> list[int]:

@@ -394,9 +394,8 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
         f"read with {best.name} its acceptance length is x{best.ratio.words}, beyond chance (p"
         f" {p_words(best.p_value)}, corrected for {len(probed.variants)} readings)"
     )
-    if lowest := lowest_above(best.measured.length.value):
-        title = f"read with {best.name} it drafts better, but still too little"
-        words += _still_low(probed, best, lowest)
+    if more := _more_faults(evidence, probed, best):
+        title, words = f"read with {best.name} it drafts better, but that is not all", words + more
     return Shown(
         words,
         (evidence.commands["repair"],),
@@ -405,14 +404,24 @@ def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
     )
 
 
-def _still_low(probed: Sensitivity, best: Variant, lowest: PublishedLength) -> str:
-    # what to say of the best reading if no published drafter that works drafts so little
+def _more_faults(evidence: Evidence, probed: Sensitivity, best: Variant) -> str:
+    # what shows that the file has another fault beside the best reading; empty if nothing does
     others = [variant.name for variant in probed.variants if variant.is_better and variant is not best]
     also = f"; so do the readings {listed(others)}" if others else ""
-    return (
-        f"{also}; below {lowest.length:.2f}, the lowest of any published drafter that works: the file has"
-        " another fault beside this one, or instead of it; diagnose what the conversion writes too"
-    )
+    advice = "diagnose what the conversion writes too"
+    if probed.beside:
+        return (
+            f"; with that, {probed.beside.name} is x{probed.beside.ratio.words} more: the file has another"
+            f" fault; {advice}"
+        )
+    if lowest := lowest_above(best.measured.length.value):
+        return (
+            f"{also}; below {lowest.length:.2f}, the lowest of any published drafter that works: the file has"
+            f" another fault beside this one, or instead of it; {advice}"
+        )
+    if evidence.expected is not None and best.measured.length.high < evidence.expected:
+        return f"{also}; below {evidence.expected:g} of --expected: this is not the whole cause; {advice}"
+    return ""
 
 
 def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:

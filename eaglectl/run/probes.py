@@ -24,7 +24,7 @@ from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Dra
 from eaglectl.drafter.tensors import FROM_T2D, moved_back
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.tables import LATE, TABLE_ROWS, TABLE_TOKENS
-from eaglectl.progress import Progress
+from eaglectl.progress import OnProgress, Progress
 from eaglectl.run.job import (
     Candidate,
     EngineJob,
@@ -121,6 +121,7 @@ class Sensitivity(Struct, frozen=True):
     """Every reading that was tried, with notes on the limits of the result.
 
     `fall` is where acceptance falls; `left_out` of `starts` drafts begin past the drafter's positions.
+    `beside` is the reading that, with the best one applied, drafts better still.
     """
 
     variants: tuple[Variant, ...]
@@ -128,6 +129,7 @@ class Sensitivity(Struct, frozen=True):
     fall: "Fall | None" = None
     left_out: int = 0
     starts: int = 0
+    beside: Variant | None = None
 
     @property
     def best(self) -> Variant | None:
@@ -141,7 +143,8 @@ def probe_sensitivity(
 ) -> Sensitivity:
     """Compare other readings of the file with the stated one, on the texts of its `results`.
 
-    With `screens`, a reading that drafts worse beyond chance on a few texts does not run on the others.
+    With `screens`, a reading that drafts worse beyond chance on a few texts does not run on the others, and
+    readings of tensors are compared once more, beside the best one.
     """
     from eaglectl.reference.target_model import rope_of
 
@@ -159,6 +162,23 @@ def probe_sensitivity(
     if screens and len(results) > LEAST_PROMPTS:  # a few of the texts, spread over all, before all
         step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
         passes.insert(0, FirstPass(stage, stage.target.boundaries, results[::step], first.texts[::step]))
+    variants = _compared(stage, passes, tried, report)
+    by_option = {candidate.option: candidate for candidate in tried}
+    sensitivity = Sensitivity(
+        _verified(first, variants, by_option), first.notes, first.fall, first.left_out, first.starts
+    )
+    best = by_option[sensitivity.best.option] if sensitivity.best else None
+    if not screens or best is None or best.reading is None or (model := stage.model(best)) is None:
+        return sensitivity
+    stage.drafter, stage.boundaries = model, best.boundaries
+    others = [candidate for candidate in tried if candidate.reading not in (None, best.reading)]
+    return replace(sensitivity, beside=Sensitivity(tuple(_compared(stage, passes, others, report))).best)
+
+
+def _compared(
+    stage: Stage, passes: "Sequence[FirstPass]", tried: Sequence[Candidate], report: OnProgress
+) -> list[Variant]:
+    """Return the candidates that can be, each compared with the stage's drafter."""
     baselines = [first_pass.run(stage.drafter, stage.boundaries) for first_pass in passes]
     runs: list[tuple[Candidate, Drafts, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
@@ -173,8 +193,7 @@ def probe_sensitivity(
         compared = ratio(run.results, baseline.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
         variants.append(judge_gain(variant, gain, run.length / baseline.length, len(runs)))
-    verified = _verified(first, variants, {candidate.option: candidate for candidate in tried})
-    return Sensitivity(verified, first.notes, first.fall, first.left_out, first.starts)
+    return variants
 
 
 def _drafts(
