@@ -85,13 +85,13 @@ def traffic(url: str, model: str, length: int) -> Iterator[None]:
 
     def send() -> None:
         while not done.is_set():
-            urllib.request.urlopen(request, timeout=60).read()
+            urllib.request.urlopen(request, timeout=180).read()
             begun.set()
 
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(180)
         yield
     finally:
         done.set()
