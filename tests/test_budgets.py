@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2472,
-    "cli": 396,
+    "api": 2524,
+    "cli": 402,
     "commands": 1675,
     "conversion": 1927,
     "drafter": 769,
@@ -24,7 +24,7 @@ BUDGETS = {
     "publish": 705,
     "reference": 898,
     "report": 1655,
-    "run": 4411,
+    "run": 4417,
     "target": 334,
 }
 # a producer's declaration, beside the budget of its package

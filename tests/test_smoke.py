@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +22,7 @@ from eaglectl.run.process import InstalledEngine  # noqa: E402
 from eaglectl.target.files import read_end_tokens, until_end  # noqa: E402
 from tests.builders import Outcome, call, changed, floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.tiny import TARGET, TINY, short_prompts  # noqa: E402
+from tests.tiny import TARGET, TINY, in_specforges_layout, short_prompts  # noqa: E402
 
 SCHEMA, LOAD_SCHEMA = (
     jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / f"schemas/{name}.schema.json").read_text()))
@@ -94,6 +95,39 @@ def test_windows_show_acceptance_by_context_length(prompts: Path) -> None:
     assert '"layer_types": ["sliding_attention"]' in how
     (numbers,) = re.findall(r"window of (\d+): SGLang takes --speculative-draft-window-size (\d+),", how)
     assert int(numbers[1]) == int(numbers[0]) - 1  # which does not count the token itself
+
+
+@pytest.mark.parametrize(
+    ("config", "answers", "words"),
+    [
+        ({}, ["specforge=post-879"], "leaves no question open; leave it out"),
+        (
+            {"rope_parameters": {"rope_theta": 1e4}},
+            [],
+            "leaves 2 open: norm_output, rope_theta; answer all but",
+        ),
+        (
+            {"embedding_multiplier": 2},
+            ["specforge=post-879"],
+            "no two answers to try for embedding_multiplier",
+        ),
+    ],
+    ids=["none", "two", "free"],
+)
+def test_one_question_is_tried(
+    config: dict[str, Any], answers: list[str], words: str, tmp_path: Path
+) -> None:
+    drafter = in_specforges_layout(tmp_path / "q")
+    stored = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps(stored | config))
+    given = [word for answer in answers for word in ("--source-semantics", answer)]
+    line = refusal(2, "smoke", drafter, "--target", TARGET, "--run-in", "vllm", "--try-both", *given)
+    assert words in line
+
+
+def test_answers_are_tried_in_an_engine(prompts: Path) -> None:
+    line = refusal(2, "smoke", TINY / "eagle3", "--target", TARGET, "--run-in", "reference", "--try-both")
+    assert "--run-in vllm" in line and "convert tries the answers in the reference" in line
 
 
 def test_a_window_is_a_number_of_tokens(prompts: Path) -> None:

@@ -34,6 +34,17 @@ def in_vllms_layout(root: Path) -> dict[str, Path]:
     return {name: root / name for name in ("eagle3", "eagle3.1")}
 
 
+def in_specforges_layout(folder: Path) -> Path:
+    """The trained EAGLE 3.1 drafter as SpecForge writes it, which does not say what is fed back."""
+    import eaglectl
+    from eaglectl.api.convert import ConvertOptions
+
+    options = ConvertOptions(layout="specforge", measure=None, force_unserved=True)
+    eaglectl.convert(str(TINY / "eagle3.1"), folder, options)
+    (folder / "eaglectl.json").unlink()
+    return folder
+
+
 @dataclass(frozen=True)
 class Fault:
     """A change to a good drafter in vLLM's layout. `base`: eagle3 or eagle3.1.

@@ -627,7 +627,7 @@ def measure_open_questions(
     if options.measure is None:
         return OpenQuestions(answers)
     drafter = read_drafter(files.checkpoint, replace(answers, assume=False), target)
-    notes = _open_notes(files, drafter, answers)
+    notes = open_notes(files, drafter, answers)
     if not notes:
         return OpenQuestions(answers)
     try:
@@ -671,7 +671,7 @@ def measured_questions(
         return OpenQuestions(answers)
 
 
-def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tuple[Note, ...]:
+def open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tuple[Note, ...]:
     """Return what is open: questions, doubts with choices, and the meaning of d2t if both fit."""
     notes = [note for note in drafter.unsettled if note.choices]
     is_asked = any(note.about == "d2t" for note in notes)

@@ -508,6 +508,14 @@ class SmokeOptions(DraftOptions, frozen=True):
             read=read_numbers,
         ),
     ] = None
+    try_both: Annotated[
+        bool,
+        Option(
+            "Also run the drafter in the engine once with each answer to its one open question, and name the"
+            " answer that it was trained with.",
+            group="Answers to open questions",
+        ),
+    ] = False
     prompts: Annotated[
         str | None,
         Option(

@@ -28,6 +28,7 @@ from eaglectl.api.options import (
     is_server,
 )
 from eaglectl.api.sources import opened
+from eaglectl.api.trying import open_question, try_answers
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import ranges
@@ -47,6 +48,7 @@ from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.report.section import grouped
 from eaglectl.results import Inspection
+from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
 from eaglectl.run.installed import load_only as load
@@ -182,6 +184,7 @@ def smoke_drafts(
     source_name, source, engine = source, on_disk(source), _choose_engine(options.run_in)
     local, prompts, target = choice.on_disk("smoke"), chosen.prompts, options.deployment.of(target)
     runs = Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
+    note = open_question(source, runs) if options.try_both else None
     report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
@@ -197,6 +200,8 @@ def smoke_drafts(
         report = _with_match(report, runs, source_name, target)
     elif options.against is not None:
         report = _compared(report, runs, source)
+    if note is not None:
+        report = _with_answer(report, try_answers(source, note, runs), source_name, target, options)
     if options.speed:
         report = _timed(report, runs, source)
     if options.window:
@@ -363,6 +368,18 @@ def _probed(
         )
 
 
+def _with_answer(
+    report: SmokeReport, answer: MeasuredAnswer, source: str, target: TargetChoice, options: SmokeOptions
+) -> SmokeReport:
+    # the report with the result of --try-both; the conversion with an answer that was found is the next step
+    if answer.choice is None:
+        return replace(report, tried=answer, reasons=(*report.reasons, Reason("gap", answer.text)))
+    answers = replace(options.answers, assume=False).choosing(answer.choice)
+    convert_command = command("convert", source, target=target, answers=answers)
+    reason = Reason("note", answer.text, (convert_command,))
+    return replace(report, tried=answer, diagnose_command="", reasons=(*report.reasons, reason))
+
+
 def _windowed(report: SmokeReport, runs: "Runs", source: str) -> SmokeReport:
     """Add acceptance with the attention windows of --window, and how an engine takes one."""
     with runs.job(source) as job:
@@ -447,6 +464,12 @@ def _check(options: SmokeOptions) -> None:
             least is not None and not 0 < least < inf,
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
             ("--max-regression",),
+        ),
+        (
+            options.try_both and engine not in INSTALLED,
+            "--try-both starts an engine: pass --run-in vllm or --run-in sglang (convert tries the answers in"
+            " the reference)",
+            ("--try-both",),
         ),
         (
             options.window is not None and not is_rising(options.window),

@@ -86,7 +86,7 @@ def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     commands += [line for note in notes for line in note.commands]
     # a single command of a reason is the next one
     words: list[Line] = [cause.text if len(cause.commands) > 1 else cause.words for cause in causes]
-    return words, next(iter(commands), ""), [note.words for note in notes if not note.commands]
+    return words, next(filter(None, commands), ""), [note.words for note in notes if not note.commands]
 
 
 def length(report: SmokeReport) -> str:

@@ -321,7 +321,7 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     answers = [
         readings.layers_answer(note, best, at)
         if at == place
-        else _compare_choices(note, readings.by_choice(at, best), stage.job.k)
+        else compare_choices(note, readings.by_choice(at, best), stage.job.k)
         for at, note in enumerate(questions)
     ]
     return tuple(answer for answer in answers if answer is not None)
@@ -465,7 +465,7 @@ class _Readings:
             pick[place]: run.of_texts(self.judging)
             for pick, run in self._drafted(picks, FirstPass.run_first).items()
         }
-        if (answer := _compare_choices(note, drafts, k=1)) is None:
+        if (answer := compare_choices(note, drafts, k=1)) is None:
             return None
         needed = answer.prompts_needed and 2 * answer.prompts_needed
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
@@ -475,7 +475,7 @@ def _with_choice(pick: Options, place: int, choice: Choice) -> Options:
     return (*pick[:place], choice, *pick[place + 1 :])
 
 
-def _compare_choices(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
+def compare_choices(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
     """Compare the first of the choices, the best, with each rival; None without a rival."""
     best, *rivals = drafts
     if not rivals:

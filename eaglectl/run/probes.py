@@ -260,6 +260,16 @@ class Drafts(Struct, frozen=True):
     matches: tuple[Integers, ...]
     results: tuple[PromptResult, ...]
 
+    @classmethod
+    def of_rounds(cls, results: Sequence[PromptResult]) -> "Drafts":
+        """Return the rounds of draft-and-verify as drafts, those of a text in no order."""
+        # accepted[place] counts the drafts with more than `place` right tokens
+        rows = [
+            (np.arange(result.drafts) < np.array(result.accepted, dtype=np.int64)[:, None]).sum(0)
+            for result in results
+        ]
+        return cls(tuple(rows), tuple(results))
+
     @property
     def length(self) -> float:
         """The mean of tokens from a draft that begins at any start, with the target's own token."""

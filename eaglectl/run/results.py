@@ -27,6 +27,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import open_folder, read_checkpoint
 from eaglectl.formats.published import Figure, PublishedSource, last_part, published_file
 from eaglectl.progress import OnProgress, TimedWork
+from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
 from eaglectl.run.job import EngineJob, EngineRun, Stage, tokenizer_of
 from eaglectl.run.measurement import (
@@ -424,6 +425,7 @@ class SmokeReport(Result, frozen=True):
     is the share of the answers' tokens that a reduced draft vocabulary holds, if they are known. `speed` is
     the result of --speed; without one, `speed_gap` is the reason. `diagnose_command` looks for the cause.
     `match` states whether a server drafts as these files do. `windows` are the results of --window.
+    `tried` is the result of --try-both.
     """
 
     source: str
@@ -452,6 +454,7 @@ class SmokeReport(Result, frozen=True):
     diagnose_command: str = ""
     match: "ServerMatch | None" = None
     windows: tuple[WindowResult, ...] = ()
+    tried: MeasuredAnswer | None = None
 
     @property
     def failures(self) -> tuple[str, ...]:

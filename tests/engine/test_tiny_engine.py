@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from eaglectl.api.upgrade import UpgradeOptions
 from eaglectl.errors import EaglectlError
 from eaglectl.run.results import SmokeReport
 from tests.engine import pairs
-from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout, short_prompts
+from tests.tiny import (
+    FAULTS,
+    PROMPTS,
+    TARGET,
+    TINY,
+    Fault,
+    in_specforges_layout,
+    in_vllms_layout,
+    short_prompts,
+)
 
 sys.path.insert(0, str(TINY))
 import heldout
@@ -98,3 +108,28 @@ def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(
     assert served.run.resolved["fc_norm"] and served.run.resolved["norm_output"]
     assert served.measured.length.low <= reference.measured.length.value <= served.measured.length.high
     assert served.measured.length.value >= 0.95 * before.measured.length.value
+
+
+def test_each_answer_is_tried_and_the_trained_one_drafts_best(held_out: Path, tmp_path: Path) -> None:
+    report = smoke(in_specforges_layout(tmp_path / "q"), held_out, try_both=True, lossless=False)
+    answer = report.tried
+    assert answer is not None and answer.outcome == "measured" and answer.choice is not None
+    assert answer.choice.value == "specforge=post-879" and answer.ratio.low > 1.1
+    assert answer.tried[0][1].value == pytest.approx(smoke(TINY / "eagle3.1", held_out).measured.length.value)
+    (note,) = (reason for reason in report.reasons if reason.commands)
+    assert note.kind == "note" and "--source-semantics specforge=post-879" in note.commands[0]
+    assert f"next:  {note.commands[0]}" in str(report)
+
+
+def test_too_few_prompts_are_no_answer(held_out: Path, tmp_path: Path) -> None:
+    report = smoke(in_specforges_layout(tmp_path / "q"), held_out, try_both=True, lossless=False, sample=3)
+    assert report.tried is not None and report.tried.choice is None and "a tie" in report.gaps[-1]
+    assert report.verdict != "pass" and not [r for r in report.reasons if "specforge=" in "".join(r.commands)]
+
+
+def test_the_process_ends_without_a_line_of_its_libraries() -> None:
+    words = ["smoke", TINY / "eagle3.1", "--target", TARGET, "--run-in", "reference", "--sample", "2"]
+    done = subprocess.run([sys.executable, "-m", "eaglectl", *words], capture_output=True, text=True)
+    assert done.returncode == 3 and done.stdout.startswith("could not look:")
+    # triton lists what Python still holds as the process ends
+    assert done.stderr == ""

@@ -42,6 +42,7 @@ PARTS: Parts = {
         "speed?",
         "speed_gap?",
         "windows?",
+        ("tried?", lambda report: report.tried and report.tried.record),
         "coverage?",
         "match?",
         "trust_remote_code?",
