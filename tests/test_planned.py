@@ -1,13 +1,14 @@
 """A plan ends as the conversion does: what `convert` does not write, `convert --dry-run` does not plan."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError
-from tests.builders import HIDDEN, call, drafter_folder, floats
+from tests.builders import HIDDEN, call, drafter_folder, floats, read_safetensors, write_safetensors
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET
 from tests.validation import test_plausible, test_rotation, test_values, test_vocabulary, test_weights
@@ -71,3 +72,24 @@ def test_the_first_line_says_what_validate_cannot_tell(options: tuple[str, ...],
     written = call(*options, "convert", FIXTURES / "producers/modelopt/hf-mla", *given, "-o", out)
     assert written.code == 0 and call("validate", out, *given).code == 3
     assert "it is not known whether vLLM" in written.out.splitlines()[0]
+
+
+@pytest.mark.parametrize("layout", ["modelopt", "llama.cpp"])
+def test_a_dtype_of_a_tensor_that_is_split_is_looked_at_in_a_plan(layout: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(FIXTURES / "producers/vllm/fused", tmp_path / "drafter")
+    tensors = read_safetensors(folder / "model.safetensors")
+    name = "layers.0.mlp.gate_up_proj.weight"
+    tensors[name] = ("I64", tensors[name][1], tensors[name][2] * 4)
+    write_safetensors(folder / "model.safetensors", tensors)
+    given = ("convert", folder, "--for", layout, "-o", tmp_path / "out")
+    planned = call(*given, "--dry-run")
+    assert "the output would be broken: EGL204 layers.0.mlp.gate_proj.weight is I64" in planned.err
+    assert (planned.code, planned.err) == (1, call(*given).err)
+
+
+@pytest.mark.parametrize("size", ["1KB", "3KB"])
+def test_a_plan_with_shards_smaller_than_a_tensor_is_refused(size: str, tmp_path: Path) -> None:
+    given = ("convert", drafter_folder(tmp_path), "--max-shard-size", size, "-o", tmp_path / "out")
+    planned = call(*given, "--dry-run")
+    assert planned.code == (2 if size == "1KB" else 0)
+    assert (planned.code, planned.err) == ((done := call(*given)).code, done.err)

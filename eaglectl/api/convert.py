@@ -33,7 +33,7 @@ from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionR
 from eaglectl.conversion.planning import OtherFiles, make_plan
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
-from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
+from eaglectl.conversion.writing import WriteOptions, link_notes, shards_of, write_plan
 from eaglectl.drafter.drafter import (
     JOINED_NORMS,
     TRAINING_DEFAULT,
@@ -464,6 +464,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     The error names an engine that does. With `force_unserved`, the record lists the engines that do not.
     """
     plan, config = plan_conversion(files, target, options), options.target.config
+    shards_of(plan, files.checkpoint, options.max_shard_size)  # raises UsageError, in a dry run too
     missing = () if _is_start(options) else unserved(plan, options.engines, options.layout, config)
     if not missing:
         return plan

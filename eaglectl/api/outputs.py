@@ -93,8 +93,9 @@ def judge_planned(
     source = cast("FolderSource | HubSource", plan.output[0].source)
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
-    # a plan's tensors have no data yet: the errors in their values are passed in
-    return replace(judge_drafter(subject, _config_rules()), rules=tuple(serving_rules()))
+    # a plan's tensors have no data yet: the errors in their values are passed in, and dtypes are in the plan
+    rules = (*_config_rules(), *([find_rule("tensor-dtype")] if errors is not None else ()))
+    return replace(judge_drafter(subject, rules), rules=tuple(serving_rules()))
 
 
 @cache
