@@ -87,7 +87,7 @@ def test_no_file_of_a_checkpoint_is_written_over_nor_by_a_link(
     assert run([command, str(checkpoint), *more, "--page", file]) == 2
     streams = capsys.readouterr()
     assert streams.out == "" and streams.err == (
-        f"eaglectl: --page {file}: {file} exists, is not a page, and is not overwritten; pass another name\n"
+        f"eaglectl: --page {file}: {file} exists, is not a page by eaglectl, and stays; pass another name\n"
     )
     link = checkpoint.parent / "page.html"
     link.symlink_to(file)
@@ -103,16 +103,29 @@ def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
     assert page.read_text() == "{}"
 
 
-def test_a_page_and_an_empty_file_are_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_own_page_and_an_empty_file_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, made = tmp_path / "page.html", tmp_path / "made.html"
     made.touch()
     for path in (file, file, made):
         assert run(["inspect", NATIVE, "--page", str(path)]) == 0
     assert file.read_bytes() == made.read_bytes()
-    file.write_text("<!doctype html><p>of another tool")
-    assert run(["inspect", NATIVE, "--page", str(file)]) == 0
-    assert file.read_bytes() == made.read_bytes()
     assert run(["inspect", NATIVE, "--page", str(tmp_path / "image.SVG")]) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!doctype html><p>of another tool",
+        "<!DOCTYPE html>\n<html>\n<title>notes on eaglectl</title>\n",
+        f"<!DOCTYPE html>\n<html>\n{'<p>mine' * 100}<title>eaglectl</title>\n",
+        "<!-- mine --><!DOCTYPE html>\n<html>\n<title>eaglectl</title>\n",
+    ],
+)
+def test_a_page_of_another_tool_stays(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(text)
+    assert run(["inspect", NATIVE, "--page", str(file)]) == 2
+    assert file.read_text() == text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

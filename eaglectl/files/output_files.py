@@ -1,4 +1,4 @@
-"""The files that reports are written to: atomically, and over nothing but a report of the same kind."""
+"""The files that reports are written to: atomically, and over nothing but eaglectl's own of the same kind."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from eaglectl.text import is_url
 
 # the formats and files of --output
 Outputs = Sequence[tuple[str, Path]]
-# the beginnings of files that may be replaced, by kind: any page, and eaglectl's own reports
+# the beginnings of files that may be replaced, by kind: eaglectl's own pages and reports
 BEGINS = {
-    "page": re.compile(rb"<!DOCTYPE HTML", re.IGNORECASE),
+    "page": re.compile(rb"<!DOCTYPE html>\n.{1,300}?<title>eaglectl</title>", re.DOTALL),
     "report": re.compile(
         rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif.{1,300}?"name": "eaglectl"'
         rb'|<\?xml[^>]*>\s*<testsuites name="eaglectl '
@@ -42,7 +42,7 @@ def check_file(option: str, path: Path, kind: str) -> None:
             (not path.resolve().parent.is_dir(), f"there is no folder {path.parent}; make it first"),
             (path.is_dir(), f"{path} is a folder; pass the name of a file"),
             (not os.access(path.parent, os.W_OK), f"{path.parent} is not writable"),
-            (is_other, f"{path} exists, is not a {kind}, and is not overwritten; pass another name"),
+            (is_other, f"{path} exists, is not a {kind} by eaglectl, and stays; pass another name"),
             (
                 model,
                 f"{model} is a model's folder, and reports are not written into it; pass a name outside it",

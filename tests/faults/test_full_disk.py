@@ -88,7 +88,8 @@ def test_every_writer_onto_a_full_file_system(
 @pytest.mark.parametrize("option", ["json", "page"])
 def test_a_report_where_no_file_can_be_written(tmp_path: Path, option: str) -> None:
     source, file = drafter_folder(tmp_path / "inputs"), tmp_path / "report"
-    old = "<!DOCTYPE html> old" if option == "page" else '{"schema": "eaglectl/validate/1"}'
+    page = "<!DOCTYPE html>\n<head><title>eaglectl</title> old"
+    old = page if option == "page" else '{"schema": "eaglectl/validate/1"}'
     file.write_text(old)
     code = LIMITED.replace(str(LIMIT), "100")
     words = ("--page", file) if option == "page" else ("--output", f"{option}={file}")

@@ -102,7 +102,7 @@ def test_an_output_is_not_written_over_a_file_that_is_no_report(good: Path, name
     (good / "eaglectl.json").write_text('{"schema": "eaglectl/provenance/1"}')
     before = contents(good)
     message = refusal(2, "validate", good, "--output", f"json={good / name}")
-    assert "exists, is not a report, and is not overwritten" in message and contents(good) == before
+    assert "exists, is not a report by eaglectl, and stays" in message and contents(good) == before
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_report_of_another_program_is_kept_and_of_eaglectl_replaced(
     for _ in range(2):
         assert call("validate", good, *option).code == 0
     file.write_text(FOREIGN[kind])
-    assert "and is not overwritten" in refusal(2, "validate", good, *option)
+    assert "is not a report by eaglectl, and stays" in refusal(2, "validate", good, *option)
     assert file.read_text() == FOREIGN[kind]
 
 
