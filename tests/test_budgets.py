@@ -10,10 +10,10 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2524,
+    "api": 2526,
     "cli": 402,
     "commands": 1675,
-    "conversion": 1927,
+    "conversion": 1929,
     "drafter": 769,
     "engines": 1461,
     "files": 2739,

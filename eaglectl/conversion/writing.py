@@ -408,14 +408,18 @@ def conversion_card(plan: ConversionPlan, record: Mapping[str, Any]) -> str:
 
 
 def unserved_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return a quotation if no requested release serves the output (`--force-unserved`); else empty."""
-    titles = [engine["engine"] for engine in record.get("unserved", ())]
-    if not titles:
-        return []
-    why = as_markdown(
-        "; ".join(dict.fromkeys(text for engine in record["unserved"] for text in engine["reasons"]))
-    )
-    return [f"> **Not served as trained** by any requested release of {', '.join(titles)}: {why}.", ""]
+    """Return a quotation if no requested release serves the output (`--force-unserved`); else empty.
+
+    Raises UnreadableError for a record that eaglectl did not write.
+    """
+    unserved = record.get("unserved", ())
+    try:
+        titles = as_markdown(", ".join(engine["engine"] for engine in unserved))
+        texts = dict.fromkeys(text for engine in unserved for text in engine["reasons"])
+        words = f"by any requested release of {titles}: {as_markdown('; '.join(texts))}"
+    except (KeyError, TypeError):
+        raise _broken_record("the list of engines that do not serve it") from None
+    return [f"> **Not served as trained** {words}.", ""] if unserved else []
 
 
 def format_title(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -218,3 +219,38 @@ def test_an_assumption_of_a_record_of_other_bytes_stays_a_doubt(tmp_path: Path) 
     assert call("validate", out, "--engine", "vllm").code == 3
     exchange_halves(out)
     assert call("validate", out, "--engine", "vllm").code == 3
+
+
+# values that no part of a record has
+ODD = (
+    5,
+    True,
+    None,
+    "x",
+    [5],
+    ["x"],
+    [{}],
+    [{"name": [{}]}],
+    {"a": {"b": 1}},
+    [{"engine": 1, "reasons": [5]}],
+)
+PARTS = ("unserved", "tensors", "gate", "upgrade", "previous", "doubts", "settled", "boundaries", "target")
+PARTS += ("source", "pruning", "d2t", "rope", "eagle", "layout", "norms_joined", "schema", "published")
+
+
+@pytest.mark.fast(2)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_record_with_an_odd_part_is_answered_or_refused_by_every_command(recorded: Path, part: str) -> None:
+    for value in ODD:
+        write_record(recorded, **{**FACTS, "eagle": "3", part: value})
+        codes = outcomes(recorded)
+        codes |= {name: call(name, recorded).code for name in ("inspect", "verify")}
+        assert {*codes.values()} <= {0, 1, 2, 3}, (value, codes)
+
+
+def test_the_engines_of_a_record_are_text_on_the_card(recorded: Path, tmp_path: Path) -> None:
+    unserved = [{"engine": "vllm\n# <b>x</b>", "releases": [], "reasons": ["`rm`"]}]
+    write_record(recorded, **FACTS, unserved=unserved)
+    release(recorded, tmp_path / "out", card=answers(recorded), engines=("sglang",))
+    (line,) = re.findall("> \\*\\*Not served.*", (tmp_path / "out/README.md").read_text())
+    assert "<b>" not in line and r"\`rm\`" in line

@@ -341,7 +341,7 @@ def _differences(record: Mapping[str, Any], drafter: Drafter, checkpoint: Checkp
     boundaries, actual, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
     listed = steps if isinstance(steps, list) else []
     named = [step.get("name") for step in listed if isinstance(step, dict)]
-    missing = [str(name) for name in named if name is not None and name not in checkpoint.tensors]
+    missing = [str(name) for name in named if name is not None and str(name) not in checkpoint.tensors]
     if record.get("eagle") != drafter.version:
         text = f"EAGLE {record.get('eagle')!r}, but the files are EAGLE {drafter.version}"
         yield Match(f"{RECORD} states {text}", RECORD)
