@@ -1,5 +1,7 @@
 """NeMo Automodel: its own forward, the drafters of a run, and what older runs keep beside the weights."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,11 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.convert import ConvertOptions
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.api.inspect import InspectOptions
+from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.formats.format import Answers
+from eaglectl.reference.model import _frequencies
+from tests.builders import call
 from tests.cases import stored_tensors, true_answers
 from tests.conftest import FIXTURES
 from tests.probes import largest_error
@@ -60,3 +66,53 @@ def test_the_recipe_trains_without_the_factor_that_convert_divides_out(tmp_path:
     tensors[name] = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(shape).float()
     save_file(tensors, path)
     assert largest_error(PROBE, folder, drafter, "mla") > 1e-3
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "original_max_position_embeddings": 4096}
+# of 16 frequencies by LlamaRotaryEmbedding of Automodel 0.5.0, at these settings (run)
+FREQUENCIES_050 = (1.1454e-02, 4.6396e-03, 6.5031e-04, 3.8309e-05)
+
+
+def changed(folder: Path, **keys: Any) -> Path:
+    """The GQA drafter with these keys in its config."""
+    shutil.copytree(PRODUCER / "gqa", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 131072} | keys))
+    return folder
+
+
+def test_a_window_of_the_target_is_none_of_the_drafter(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"] * 4
+    window = {"layer_types": kinds, "sliding_window": 128, "model_type": "gpt_oss", "rope_parameters": YARN}
+    folder = changed(tmp_path / "drafter", **window)
+    drafter = eaglectl.inspect(str(folder)).drafter
+    assert drafter.windows == (0,) and Feature.SLIDING_WINDOW not in drafter.features()
+    assert any("are the target's" in note.why for note in drafter.notes)
+    assert call("convert", folder, "--assume-defaults", "-o", tmp_path / "out").code == 0
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert not {"layer_types", "sliding_window"} & written.keys()
+    assert written["rope_scaling"]["rope_type"] == "yarn" and written["model_type"] == "llama"
+
+
+@pytest.mark.parametrize("kind", ["yarn", "linear", "dynamic", "longrope"])
+def test_a_scaling_that_older_releases_rotated_otherwise_is_open(kind: str, tmp_path: Path) -> None:
+    folder = changed(tmp_path / "drafter", rope_parameters={**YARN, "rope_type": kind})
+    (entry,) = (note for note in eaglectl.inspect(str(folder)).drafter.unsettled if "rope" in note.about)
+    assert [str(choice) for choice in entry.choices] == [
+        "--source-semantics rope=stored",
+        "--source-semantics rope=llama3",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["default", "llama3"])
+def test_other_scalings_are_as_stated(kind: str, tmp_path: Path) -> None:
+    folder = changed(tmp_path / "drafter", rope_parameters={**YARN, "rope_type": kind})
+    assert not any("rope" in note.about for note in eaglectl.inspect(str(folder)).drafter.unsettled)
+
+
+def test_the_older_rotation_is_written_as_what_it_was(tmp_path: Path) -> None:
+    folder = changed(tmp_path / "drafter", rope_parameters=YARN)
+    options = InspectOptions(answers=Answers(semantics={"rope": "llama3"}))
+    rope = eaglectl.inspect(str(folder), options).drafter.rope
+    frequencies, scale = _frequencies(rope, 32)
+    assert frequencies[6:10].tolist() == pytest.approx(FREQUENCIES_050, rel=1e-4) and scale == 1.0

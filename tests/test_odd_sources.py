@@ -9,7 +9,17 @@ import pytest
 import eaglectl
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.reader import read_target
-from tests.builders import call, drafter_folder, drafter_tensors, refusal, write_safetensors
+from tests.builders import (
+    call,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    integers,
+    mask,
+    read_safetensors,
+    refusal,
+    write_safetensors,
+)
 from tests.conftest import FIXTURES
 
 SIZES = {"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 48}
@@ -219,6 +229,8 @@ def test_the_newest_state_of_a_run_is_named_first_and_parts_of_one_are_not(tmp_p
 # wrapped names
 
 WRAPPED = ["module.", "draft_model.", "_orig_mod.", "_fsdp_wrapped_module._orig_mod.module."]
+# of modules that no list has
+MODULES = ["ea_layer.", "speculator.head.", "model.language_model."]
 
 
 def names_of(folder: Path) -> set[str]:
@@ -227,7 +239,7 @@ def names_of(folder: Path) -> set[str]:
     return set(drafter.tensors)
 
 
-@pytest.mark.parametrize("prefix", WRAPPED)
+@pytest.mark.parametrize("prefix", [*WRAPPED, *MODULES])
 def test_stacked_wrappers_are_read_through(tmp_path: Path, prefix: str) -> None:
     folder = drafter_folder(tmp_path)
     plain = names_of(folder)
@@ -239,6 +251,33 @@ def test_stacked_wrappers_are_read_through(tmp_path: Path, prefix: str) -> None:
 
     state_dict = {f"{prefix}{name}": tensor for name, tensor in state().items()}
     assert names_of(pickled_folder(tmp_path / "pickled", state_dict)) == plain
+
+
+@pytest.mark.parametrize("prefix", MODULES)
+def test_a_module_that_holds_the_whole_drafter_is_named_and_taken_away(tmp_path: Path, prefix: str) -> None:
+    whole = {"d2t": integers(*[0] * 64), "lm_head.weight": floats("head", 64, 16), "t2d": mask(range(64))}
+    folder = drafter_folder(tmp_path, config={"draft_vocab_size": 64})
+    tensors = {f"{prefix}{name}": tensor for name, tensor in drafter_tensors(**whole).items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    releases = ("--engine", "vllm==0.32.0", "--engine", "sglang==0.5.23")
+    report = call("validate", folder, *releases, "--json").document
+    messages = {entry["rule"]: entry["message"] for entry in report["findings"]}
+    assert messages["EGL1005"] == f"vLLM 0.32.0 refuses tensor names that begin with {prefix}"
+    assert messages["EGL1126"].endswith(f"begins with {prefix} in silence")
+    alone = call("validate", folder, "--no-engines", "--select", "EGL209", "--json").document
+    assert alone["findings"][0]["message"].startswith("vLLM, SGLang")
+    assert call("convert", folder, "-o", tmp_path / "out").code == 0
+    written = read_safetensors(tmp_path / "out/model.safetensors")
+    assert written == {name: tensors[f"{prefix}{name}"] for name in written} and "fc.weight" in written
+
+
+def test_a_drafter_beside_another_module_is_said_to_be_there(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    tensors = {f"ea_layer.{name}": tensor for name, tensor in drafter_tensors().items()}
+    tensors["base_model.lm_head.weight"] = floats("target", 64, 16)
+    write_safetensors(folder / "model.safetensors", tensors)
+    message = refusal(1, "inspect", folder)
+    assert message.startswith("the file has ea_layer.fc.weight beside the tensors of another module")
 
 
 # ids that count from the end

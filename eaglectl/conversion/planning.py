@@ -69,7 +69,7 @@ from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_keys import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
-from eaglectl.formats.names import canonical_name
+from eaglectl.formats.names import canonical_name, module_prefix
 from eaglectl.formats.reader import model_class_of, read_drafter
 from eaglectl.formats.writer import write_config, written_name
 from eaglectl.text import listed, printable
@@ -477,7 +477,7 @@ def _tensors_left_behind(
         if name in used:
             continue
         why = drafter.strays.get(name) or reasons.get(name)
-        if not why and canonical_name(name) in TABLES:
+        if not why and canonical_name(name, prefix=module_prefix(checkpoint.tensors)) in TABLES:
             why = "the identity map of a full vocabulary, which is not needed"
             if drafter.has_reduced_vocabulary:
                 why = "computed from the other table (--fix-reading)"

@@ -32,7 +32,7 @@ from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.config_keys import CLASS_POSITIONS, EXCLUDE_KEYS, POSITIONS, ROPE_TABLES, at
 from eaglectl.formats.format import ModelClass
-from eaglectl.formats.names import inner_wrapper, stored_prefix
+from eaglectl.formats.names import inner_wrapper, module_prefix, stored_prefix
 from eaglectl.formats.reader import model_class_of
 from eaglectl.formats.vocabulary import PADDING
 from eaglectl.text import brief, listed
@@ -255,7 +255,8 @@ class View(Struct, frozen=True, dict=True):
     @cached_property
     def prefixed_names(self) -> tuple[tuple[str, str, str], ...]:
         """Each stored name with a prefix or an inner wrapper, and both."""
-        prefixes_of = ((name, stored_prefix(name, prefixes())) for name in self.names)
+        every = [*filter(None, [module_prefix(self.names)]), *prefixes()]
+        prefixes_of = ((name, stored_prefix(name, every)) for name in self.names)
         parts = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
         return tuple((name, prefix, inner) for name, prefix, inner in parts if prefix or inner)
 

@@ -43,9 +43,9 @@ def _adapter_note(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers
         return Note(
             "problem",
             "adapter",
-            f"{ADAPTER} is a LoRA adapter of this drafter, and engines serve the drafter without it; merge it"
-            " into the drafter first",
+            f"{ADAPTER} is a LoRA adapter of this drafter, and engines serve the drafter without it",
             "adapter",
+            advice="; merge it into the drafter first",
         )
     about = (
         "a LoRA adapter of the target lies beside the drafter (adapter_*), so that the drafter was trained on"

@@ -522,6 +522,8 @@ def common_keys(*names: str) -> dict[str, Any]:
 
 # objects of a config whose keys are those of the top level too
 ROPE_TABLES = ("rope_scaling", "rope_parameters")
+# of an attention window
+WINDOW_KEYS = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
 LAYER = "transformer_layer_config"
 
 KINDS: Mapping[str, Mapping[str, Any]] = {

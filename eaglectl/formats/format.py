@@ -323,14 +323,15 @@ class Format(Struct, frozen=True):
 
 
 TRAINED, STORED = "what its code trains", "what the file says"
-SCALINGS = ("plain", "rope_scaling", "rope_parameters")
+SCALINGS = ("plain", "llama3", "rope_scaling", "rope_parameters")
 
 
 class RopeAnswer(Struct, frozen=True):
     """The answer of --source-semantics rope= on the base and on the scaling; None for an open half.
 
-    "stored" and "target" are of both; a number is a base, and "plain" no scaling; "rope_scaling" and
-    "rope_parameters" are the scaling that stands there. "10000,plain" and "target,plain" are of both halves.
+    "stored" and "target" are of both; a number is a base, and "plain" no scaling; "llama3" is that schedule
+    with the numbers of the file's scaling; "rope_scaling" and "rope_parameters" are the scaling that stands
+    there. "10000,plain" and "target,plain" are of both halves.
     """
 
     base: str | None = None

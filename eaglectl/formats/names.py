@@ -120,6 +120,13 @@ def read_names(
     return Names(tensors, strays, tuple(unknown))
 
 
+def module_prefix(stored: Collection[str]) -> str:
+    """Return what a module that holds the whole drafter puts before every stored name; "" without one."""
+    end = "fc.weight"
+    prefix = next((name.removesuffix(end) for name in stored if name.endswith(f".{end}")), "")
+    return prefix if all(name.startswith(prefix) for name in stored) else ""
+
+
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
     """Return the prefixes of a stored name, "" if none: one of `own` (producers' own), then wrappers."""
     rest = stored.removeprefix(next((prefix for prefix in own if stored.startswith(prefix)), ""))
@@ -438,6 +445,19 @@ HIDDEN_PLACES = (
 ATTENTION = "layers.0.self_attn."
 
 
+def _check_module(names: Names) -> None:
+    inside = next((name for name in names.unknown if name.endswith(".fc.weight")), "")
+    check(
+        (
+            bool(inside) and "fc.weight" not in names.tensors,
+            f"the file has {inside} beside the tensors of another module; save the drafter's module alone",
+            "missing-tensor",
+            f"tensor:{inside}",
+        ),
+        error=RefusedError,
+    )
+
+
 def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
     """Read all dimensions of a drafter.
 
@@ -445,6 +465,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
     """
     _check_packing(keys, names)
     shapes = _logical_shapes(keys, names)
+    _check_module(names)
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
         raise RefusedError(
             f"{empty} is {list(shapes[empty])}; a tensor of a drafter is never empty: restore it from the"

@@ -719,7 +719,10 @@ def read_rope(
     scaling = _with_part(scaling, _top_part(keys.config, answers))
     is_interleaved = is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave"))
     rope = Rope(base, scaling, is_interleaved, has_mla_factors)
-    return _with_answers(rope, answer, scalings, target or Target())
+    positions = keys.config.get(POSITIONS)
+    return _with_answers(
+        rope, answer, {"llama3": _as_llama3(scaling, positions), **scalings}, target or Target()
+    )
 
 
 def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note]:
@@ -744,6 +747,14 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
     else:
         outcome = "no scaling is written" if answer == "plain" else "the key is kept"
         yield Note("note", "rope_scaling", f"{about}; {outcome}", "partial-rotary")
+
+
+def _as_llama3(scaling: Mapping[str, Any] | None, positions: Any) -> Mapping[str, Any]:
+    # llama3's schedule with the numbers of another scaling, as Automodel's LlamaRotaryEmbedding had it
+    defaults = {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    numbers = {**defaults, "original_max_position_embeddings": positions} | dict(scaling or {})
+    names = (*defaults, "original_max_position_embeddings")
+    return {"rope_type": "llama3", **{name: numbers[name] for name in names}}
 
 
 def _with_answers(

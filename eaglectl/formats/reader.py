@@ -33,6 +33,7 @@ from eaglectl.formats.names import (
     MLA_SIZE_KEYS,
     SIZE_KEYS,
     Names,
+    module_prefix,
     note_names,
     read_dimensions,
     read_head,
@@ -136,7 +137,8 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), checkpoint.config)
     _check_objects(keys.config)
-    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
+    prefix = module_prefix(checkpoint.tensors) or (format.layout.prefix if format.layout else "")
+    names = read_names(checkpoint.tensors, tensor_names(), prefix)
     dims = read_dimensions(keys, names, target)
     target = with_tokens(_read_target(keys, format, target, dims.aux), dims)
     weights = read_quantisation(keys, checkpoint)

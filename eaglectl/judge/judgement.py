@@ -385,7 +385,8 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             is_tensor = note.about in self.checkpoint.tensors or is_known(note.about)
             place = f"tensor:{note.about}" if is_tensor else key_place(self.config, note.about)
             place = "" if place == "config.json" else place
-            yield Match(note.text, place, options=note.options, why=note.why, key=note.key)
+            fix = note.advice.removeprefix("; ") if note.level == "problem" else ""
+            yield Match(note.text, place, fix, options=note.options, why=note.why, key=note.key)
 
     def ended_on(self, topic: str) -> bool:
         """Whether an error on this topic ended reading."""

@@ -13,6 +13,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.judge.rule import AllowTable, Policy
 from tests.builders import (
     HIDDEN,
+    call,
     drafter_config,
     drafter_folder,
     drafter_tensors,
@@ -150,6 +151,14 @@ def test_what_is_damaged_fails_and_what_is_no_checkpoint_could_not_be_looked_at(
     assert Patch("cut", "", also=cut).report(tmp_path).verdict == "fail"
     (tmp_path / "empty").mkdir()
     assert eaglectl.validate(str(tmp_path / "empty")).verdict == "could-not-look"
+
+
+def test_the_fix_for_an_adapter_of_the_drafter_is_no_conversion(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    for name, content in adapter(OF_DRAFTER).items():
+        (folder / name).write_bytes(content)
+    outcome = call("validate", folder, "--select", "EGL010")
+    assert "merge it into the drafter first (EGL010)" in outcome.out and "next:" not in outcome.out
 
 
 def test_an_adapter_of_the_target_stays_an_open_question_until_it_is_answered(tmp_path: Path) -> None:

@@ -3,9 +3,19 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from eaglectl.drafter.drafter import Feature, Note
-from eaglectl.formats.config_keys import MLA_KEYS
-from eaglectl.formats.format import ALWAYS, Answers, CheckpointSummary, ConfigSchema, Format, Layout
+from eaglectl.drafter.drafter import SLIDING, Feature, Note
+from eaglectl.formats.config_keys import MLA_KEYS, WINDOW_KEYS
+from eaglectl.formats.format import (
+    ALWAYS,
+    STORED,
+    Answers,
+    CheckpointSummary,
+    ConfigSchema,
+    Format,
+    Layout,
+    RopeAnswer,
+    rope_question,
+)
 
 
 def _recognise(summary: CheckpointSummary) -> str | None:
@@ -18,10 +28,24 @@ def _recognise(summary: CheckpointSummary) -> str | None:
     )
 
 
-def _mscale(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
-    is_scaled = scaling.get("rope_type", scaling.get("type")) == "yarn" and scaling.get("factor", 1) != 1
-    if summary.has_any("kv_a_proj_with_mqa") and is_scaled:
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    is_mla, model_type = summary.has_any("kv_a_proj_with_mqa"), summary.config.get("model_type")
+    if isinstance(kinds := summary.config.get("layer_types"), list) and SLIDING in kinds:
+        yield Note(
+            "note",
+            "layer_types",
+            "layer_types and sliding_window are the target's, and NeMo's drafters attend to the whole"
+            " context; convert leaves them out",
+        )
+    # its pull request 2825, after 0.5.0; gpt-oss had a class of its own with yarn from the beginning
+    if not is_mla and kind not in ("default", "llama3") and model_type != "gpt_oss":
+        about = f"NeMo Automodel up to 0.5.0 rotates by llama3's schedule where the config says {kind}"
+        values = {"stored": STORED, "llama3": "what 0.5.0 trained"}
+        if RopeAnswer.of(answers).scaling is None:
+            yield rope_question(answers, "rope_scaling", about, "rope-untrained", values, "stored")
+    if is_mla and kind == "yarn" and scaling.get("factor", 1) != 1:
         yield Note(
             "problem",
             "rope_scaling",
@@ -59,7 +83,8 @@ AUTOMODEL = Format(
     "NeMo Automodel",
     _recognise,
     priority=40,
-    doubts=_mscale,
+    doubts=_doubts,
+    retires=WINDOW_KEYS,
     has_mla_factors=False,
     copies_target=True,
     states_layers=False,

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.formats.config_keys import DECODER_KEYS, common_keys
+from eaglectl.formats.config_keys import DECODER_KEYS, WINDOW_KEYS, common_keys
 from eaglectl.formats.format import (
     ALL_FACTORS,
     ALWAYS,
@@ -24,10 +24,7 @@ _LAYER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 # carried keys that belong to the decoder layer's own config
 _LAYER_KEYS = (
-    "layer_types",
-    "sliding_window",
-    "use_sliding_window",
-    "max_window_layers",
+    *WINDOW_KEYS,
     "attention_dropout",
     "initializer_range",
     "pretraining_tp",

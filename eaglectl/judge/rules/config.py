@@ -300,13 +300,15 @@ TYPED_BY_TYPE: Mapping[str, tuple[str, ...]] = {
     "qwen3": ("head_dim", "use_sliding_window", "max_window_layers"),
     "deepseek_v2": ("mlp_bias", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
 }
-# model types whose config classes have what drafter classes read; speculators knows the two of LAYER_TYPES
+# model types whose config classes give the keys that a drafter leaves out the values that drafter classes
+# take them for (run in vLLM 0.32.0 and SGLang 0.5.23); those of MLA have other heads than GQA's
 TYPES = (
-    "llama", "llama4_text", "mistral", "qwen2", "qwen2_moe", "qwen2_5_vl_text", "qwen3", "qwen3_moe",
-    "qwen3_next", "qwen3_vl_text",
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4", "glm4_moe", "glm4_moe_lite",
-    "glm_moe_dsa", "gpt_oss", "minimax",
-    "minimax_m2", "mixtral", "granite", "olmo2", "exaone4", "apertus", "ernie4_5", "seed_oss",
+    "llama", "llama4_text", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text",
+    "qwen3", "qwen3_moe", "qwen3_vl_text", "granite", "olmo2", "seed_oss", "ernie4_5", "minimax",
+    "minimax_m2", "phi3", "smollm3", "hunyuan_v1_dense", "gemma", "starcoder2",
+)  # fmt: skip
+MLA_TYPES = (
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa",
 )  # fmt: skip
 LAYER, LAYER_TYPES = "transformer_layer_config", ("llama", "qwen3")
 # keys that a speculators config has at both levels, with different meanings
@@ -451,16 +453,19 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL118", "model-type", "error")
+@rule("EGL118", "model-type", "error", "convert")
 def model_type(subject: Subject) -> Iterator[Match]:
     """The config states its model_type; a speculators config states it only in transformer_layer_config.
 
-    transformers selects the config's class by model_type, and stops without it. vLLM recognises a
-    speculators config only where model_type is absent from the top level and speculators_config is present.
-    It builds the class of the layer's model_type, and Llama's where there is none.
+    transformers selects the config's class by model_type, and stops without it or at a name that it does
+    not know. The classes of some targets give absent keys other values than the trainer did: GLM's rotate
+    half of each head, and gpt-oss's have YaRN and a window. vLLM recognises a speculators config only where
+    model_type is absent from the top level and speculators_config is present. It builds the class of the
+    layer's model_type, and Llama's where there is none.
 
-    Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config write llama or qwen3 only
-    inside transformer_layer_config, and copy speculators_config from the trainer's config.
+    Fix: run `eaglectl convert SOURCE`, or write model_type: llama, qwen3 or deepseek_v2; in a speculators
+    config write llama or qwen3 only inside transformer_layer_config, and copy speculators_config from the
+    trainer's config.
     """
     config, layer, name = subject.config, subject.config.get(LAYER), subject.config.get("model_type")
     is_speculators = config.get("speculators_model_type") is not None
@@ -479,14 +484,14 @@ def model_type(subject: Subject) -> Iterator[Match]:
         yield Match("the speculators config has no speculators_config, by which vLLM recognises it")
     elif layer is not None:
         yield from _layer_model_type(subject, layer)
-    elif name not in TYPES:
+    elif name not in (*TYPES, *(MLA_TYPES if _stored_class(subject) == "mla" else ())):
         yield Match(_unknown(name), key_place(config, "model_type"))
 
 
 def _unknown(model_type: object) -> str:
     if model_type is None:
         return "config has no model_type"
-    return f"model_type is {model_type!r}, which no drafter class supports"
+    return f"model_type is {model_type!r}, with whose config class no drafter is known to run as trained"
 
 
 def _layer_model_type(subject: Subject, layer: Mapping[str, Any]) -> Iterator[Match]:

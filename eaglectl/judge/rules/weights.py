@@ -7,7 +7,7 @@ config and the scales of a quantised drafter must agree, and engines must know i
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from functools import lru_cache
@@ -29,7 +29,7 @@ from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN, Fix, read_fix
 from eaglectl.formats.config_keys import EXCLUDE_KEYS
-from eaglectl.formats.names import WRAPPERS, canonical_name
+from eaglectl.formats.names import WRAPPERS, canonical_name, module_prefix, stored_prefix
 from eaglectl.judge.judgement import TABLES, Subject, key_place
 from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.judge.samples import LEAST_WIDTH, RANGES, Sample, Summary
@@ -119,12 +119,13 @@ def engine_names(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE` with --for and the engine that serves it.
     """
-    names = tuple(subject.checkpoint.tensors)
-    for pattern, engines in UNLOADED_NAMES.items():
-        if unloaded := [name for name in names if re.match(pattern, name)]:
-            more = f" and {len(unloaded) - 1} tensors named like it" if len(unloaded) > 1 else ""
-            yield Match(f"{engines} do not load {unloaded[0]}{more}", f"tensor:{unloaded[0]}")
-    layers = (LAYER.fullmatch(canonical_name(name)) for name in names)
+    names, prefix = tuple(subject.checkpoint.tensors), module_prefix(subject.checkpoint.tensors)
+    patterns = UNLOADED_NAMES
+    if prefix != stored_prefix(prefix):
+        patterns = {re.escape(prefix): "vLLM, SGLang and TensorRT-LLM"}
+    for pattern, engines in patterns.items():
+        yield from _unloaded(names, pattern, engines)
+    layers = (LAYER.fullmatch(canonical_name(name, prefix=prefix)) for name in names)
     parts = [layer[2] for layer in layers if layer and layer[1] != "0"]
     if parts and "input_layernorm.weight" not in parts:
         yield Match("later layers have only hidden_norm; vLLM looks for input_layernorm there")
@@ -132,6 +133,12 @@ def engine_names(subject: Subject) -> Iterator[Match]:
         yield Match(
             "later layers have only input_layernorm; SGLang and TensorRT-LLM look for hidden_norm there"
         )
+
+
+def _unloaded(names: Sequence[str], pattern: str, engines: str) -> Iterator[Match]:
+    if unloaded := [name for name in names if re.match(pattern, name)]:
+        more = f" and {len(unloaded) - 1} tensors named like it" if len(unloaded) > 1 else ""
+        yield Match(f"{engines} do not load {unloaded[0]}{more}", f"tensor:{unloaded[0]}")
 
 
 @rule("EGL210", "mixed-dtypes", "note", "convert")

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from eaglectl.judge.rules.config import TYPES
 from tests.builders import ABSENT, LLAMA3, YARN, floats, integers, mask
 from tests.engine.agreement.bases import (
     BLOCK,
@@ -50,6 +51,11 @@ KEYS = GQA["num_key_value_heads"] * GQA["head_dim"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 123456\n"
 # types that vLLM makes multi-token-prediction classes of, since 0.10.2, 0.27.0, 0.28.0 and 0.30.0
 REWRITTEN = ("qwen3_next", "kimi_k3", "qwen3_5_text", "deepseek_v41")
+# types whose config classes give what a drafter leaves out other values than Llama's, or need other keys
+OTHERS = (
+    "glm4", "glm4_moe", "gpt_oss", "apertus", "phi", "gemma3_text", "minicpm", "eagle3", "deepseek_v2",
+    "kimi_k2", "glm4_moe_lite",
+)  # fmt: skip
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 FLOAT_8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 COMPRESSED = {
@@ -361,9 +367,8 @@ LLAMA_3: dict[str, Edit] = {
     "architectures of MLA": config(architectures=["Eagle3DeepseekV2ForCausalLM"]),
     "architectures of EAGLE 1": config(architectures=["EagleLlamaForCausalLM"]),
     "model_type unknown": config(model_type="llama9"),
-    "model_type qwen3": config(model_type="qwen3"),
     "model_type eagle": config(model_type="eagle"),
-    **{f"model_type {name}": config(model_type=name) for name in REWRITTEN},
+    **{f"model_type {name}": config(model_type=name) for name in (*REWRITTEN, *TYPES[1:], *OTHERS)},
     "torch_dtype unknown": config(torch_dtype="float7"),
     "dtype for torch_dtype": config(torch_dtype=ABSENT, dtype="float32"),
     "auto_map": config(auto_map={"AutoModel": "modeling.Model"}),
