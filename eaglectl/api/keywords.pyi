@@ -155,6 +155,7 @@ class SmokeFields(TypedDict, total=False):
     speed: str | Sequence[int] | None
     baseline_url: StrPath | None
     window: str | Sequence[int] | None
+    try_both: bool
     prompts: StrPath | None
     ignore_eos: bool
     lossless: bool
