@@ -466,12 +466,6 @@ def _check(options: SmokeOptions) -> None:
             ("--max-regression",),
         ),
         (
-            options.try_both and engine not in INSTALLED,
-            "--try-both starts an engine: pass --run-in vllm or --run-in sglang (convert tries the answers in"
-            " the reference)",
-            ("--try-both",),
-        ),
-        (
             options.window is not None and not is_rising(options.window),
             f"--window {','.join(map(str, options.window or ()))}: {NUMBERS} was expected",
             ("--window",),
@@ -517,6 +511,12 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
             not is_server and options.compare_files is not None,
             "--compare-files needs a running server; pass its URL with --run-in http://HOST:PORT",
             ("--compare-files",),
+        ),
+        (
+            options.try_both and engine not in INSTALLED,
+            "--try-both starts an engine: pass --run-in vllm or --run-in sglang (convert tries the answers in"
+            " the reference)",
+            ("--try-both",),
         ),
         (
             options.against is not None and options.compare_files is False,
