@@ -10,7 +10,7 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2526,
+    "api": 2530,
     "cli": 402,
     "commands": 1675,
     "conversion": 1929,

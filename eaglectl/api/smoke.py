@@ -477,12 +477,13 @@ def _check(options: SmokeOptions) -> None:
         ),
     )
     _check_server(options, engine)
+    _check_started(options, engine)
     _check_baseline(options)
 
 
 def _check_server(options: SmokeOptions, engine: str) -> None:
     # the checks that differ between a running server and an engine that eaglectl starts
-    speed, is_server = options.speed, engine not in RUNNERS
+    is_server = engine not in RUNNERS
     check(
         (
             is_server and options.write_token_counts is not None,
@@ -513,15 +514,22 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
             ("--compare-files",),
         ),
         (
+            options.against is not None and options.compare_files is False,
+            "--against compares a server with files, and --no-compare-files does not: leave one out",
+            ("--against",),
+        ),
+    )
+
+
+def _check_started(options: SmokeOptions, engine: str) -> None:
+    # the checks of what only some engines can do
+    speed = options.speed
+    check(
+        (
             options.try_both and engine not in INSTALLED,
             "--try-both starts an engine: pass --run-in vllm or --run-in sglang (convert tries the answers in"
             " the reference)",
             ("--try-both",),
-        ),
-        (
-            options.against is not None and options.compare_files is False,
-            "--against compares a server with files, and --no-compare-files does not: leave one out",
-            ("--against",),
         ),
         (
             speed is not None and not is_rising(speed),
