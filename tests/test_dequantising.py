@@ -5,7 +5,6 @@ import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,6 +84,79 @@ def int8(module: str) -> tuple[dict[str, Stored | None], list[float]]:
     return stored, [value * scales[i // columns] for i, value in enumerate(values)]
 
 
+def words(numbers: list[list[int]], order: tuple[int, ...] = tuple(range(8))) -> bytes:
+    """Rows of 4-bit numbers, eight in a word; `order` has the number of each place in a word."""
+    return b"".join(
+        struct.pack("<I", sum(row[at + number] << 4 * place for place, number in enumerate(order)))
+        for row in numbers
+        for at in range(0, len(row), 8)
+    )
+
+
+def four_bits(
+    module: str, groups: int, seed: int
+) -> tuple[list[list[int]], list[list[int]], list[list[float]]]:
+    """Numbers [in, out], zeros and scales (of F16) [groups, out] for a module."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    numbers = [[(seed * i + 3 * j + i * j) % 16 for j in range(rows)] for i in range(columns)]
+    zeros = [[(5 * i + j) % 15 for j in range(rows)] for i in range(groups)]
+    scales = [[(1 + i + j % 7) / 64 for j in range(rows)] for i in range(groups)]
+    return numbers, zeros, scales
+
+
+def multiplied(
+    numbers: list[list[int]], zeros: list[list[int]], scales: list[list[float]], group: list[int], less: int
+) -> list[float]:
+    """The weight [out, in], flat: `group` is that of each input."""
+    return [
+        (row[out] - zeros[group[place]][out] - less) * scales[group[place]][out]
+        for out in range(len(numbers[0]))
+        for place, row in enumerate(numbers)
+    ]
+
+
+def half(scales: list[list[float]]) -> Stored:
+    flat = [number for row in scales for number in row]
+    return "F16", (len(scales), len(scales[0])), struct.pack(f"<{len(flat)}e", *flat)
+
+
+def gptq(module: str, less: int = 1) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module as AutoGPTQ and GPTQModel pack it, with inputs in the order of their activations."""
+    numbers, zeros, scales = four_bits(module, 4, 7)
+    inputs, outputs = len(numbers), len(numbers[0])
+    group = [(3 * place) % 4 for place in range(inputs)]
+    columns = [[row[out] for row in numbers] for out in range(outputs)]
+    by_column = words(columns)  # [out, in / 8], to be turned
+    count = inputs // 8
+    turned = b"".join(
+        by_column[4 * (out * count + at) : 4 * (out * count + at) + 4]
+        for at in range(count)
+        for out in range(outputs)
+    )
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": None,
+        f"{module}.qweight": ("I32", (count, outputs), turned),
+        f"{module}.qzeros": ("I32", (4, outputs // 8), words(zeros)),
+        f"{module}.scales": half(scales),
+        f"{module}.g_idx": ("I32", (inputs,), struct.pack(f"<{inputs}i", *group)),
+    }
+    return stored, multiplied(numbers, zeros, scales, group, less)
+
+
+def awq(module: str) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module as AutoAWQ packs it: a word has columns 0, 2, 4, 6, 1, 3, 5, 7."""
+    numbers, zeros, scales = four_bits(module, 4, 5)
+    inputs, outputs, order = len(numbers), len(numbers[0]), (0, 2, 4, 6, 1, 3, 5, 7)
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": None,
+        f"{module}.qweight": ("I32", (inputs, outputs // 8), words(numbers, order)),
+        f"{module}.qzeros": ("I32", (4, outputs // 8), words(zeros, order)),
+        f"{module}.scales": half(scales),
+    }
+    group = [place // (inputs // 4) for place in range(inputs)]
+    return stored, multiplied(numbers, zeros, scales, group, 0)
+
+
 def is_nearest(written: float, exact: float) -> bool:
     """Whether a number of BF16 is at most half a unit in the last place from the exact one."""
     return abs(written - exact) <= math.ldexp(1.0, math.frexp(exact)[1] - 9) if exact else written == 0
@@ -128,6 +200,37 @@ CASES = {
         ("ignore", ["lm_head", "re:.*fc", "embed_tokens", "model.embed_tokens"]),
     ),
 }
+GPTQ_CONFIG = {"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": False, "desc_act": True}
+AWQ_CONFIG = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True}
+PACKED = {
+    "GPTQ": (lambda: gptq("fc"), GPTQ_CONFIG),
+    "GPTQ, second format": (lambda: gptq("fc", 0), {**GPTQ_CONFIG, "checkpoint_format": "gptq_v2"}),
+    "AWQ": (lambda: awq("fc"), AWQ_CONFIG),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_edge_of_gptq_or_awq_is_written_in_plain_numbers_rounded_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, config = PACKED[name]
+    stored, numbers = make()
+    folder = drafter_folder(tmp_path, config={"quantization_config": config}, tensors=stored)
+    assert (
+        eaglectl.inspect(str(folder)).drafter.dims
+        == eaglectl.inspect(drafter_folder(tmp_path, "plain")).drafter.dims
+    )
+    assert outcomes(folder, "sglang") == ["differs"]
+    monkeypatch.setattr(rewriting, "BLOCK", 3 * 16)  # blocks of rows that are no whole words
+    assert call("convert", folder, "--for", "sglang", "-o", tmp_path / "out").code == 0
+    written = read_safetensors(tmp_path / "out/model.safetensors")
+    dtype, shape, raw = written["fc.weight"]
+    assert (dtype, shape) == ("BF16", drafter_tensors()["fc.weight"][1])
+    assert [pair for pair in zip(bfloat16(raw), numbers, strict=True) if not is_nearest(*pair)] == []
+    assert not [part for part in written if part.startswith("fc.") and part != "fc.weight"]
+    # nothing quantised is left
+    assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
+    assert outcomes(tmp_path / "out", "sglang", "vllm") == ["as trained", "as trained"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -237,18 +340,25 @@ def test_what_a_side_file_states_is_written_into_the_config(tmp_path: Path) -> N
 def test_a_method_that_the_reference_does_not_read_is_refused_with_an_engine_that_does(
     tmp_path: Path,
 ) -> None:
-    _, (rows, columns), _ = drafter_tensors()["fc.weight"]
-    awq: dict[str, Any] = {
-        "fc.weight": None,
-        "fc.qweight": ("I32", (columns, rows // 8), bytes(columns * rows // 2)),
-        "fc.qzeros": ("I32", (1, rows // 8), bytes(rows // 2)),
-        "fc.scales": floats("fc", 1, rows, dtype="F16"),
-    }
-    config = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": columns}}
-    folder = drafter_folder(tmp_path, config=config, tensors=awq)
+    rows = drafter_tensors()["fc.weight"][1][0]
+    asymmetric = {**packed("fc", 4), "fc.weight_zero_point": ("I32", (rows // 8, 1), bytes(rows // 2))}
+    groups = {"group_0": {"targets": ["re:.*fc"], "weights": {"num_bits": 4, "type": "int"}}}
+    table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = {"quantization_config": {**table, "ignore": ["re:.*proj", "lm_head"]}}
+    folder = drafter_folder(tmp_path, config=config, tensors=asymmetric)
     text = refusal(1, "convert", folder, "--for", "sglang", "-o", tmp_path / "out")
     assert "builds fc without quantisation" in text
     assert "--for vllm" in text or "no known release" in text
+
+
+def test_three_bits_that_go_over_the_ends_of_words_are_refused() -> None:
+    parts = {
+        "qweight": ("I32", (12, 64), bytes(4 * 12 * 64)),
+        "qzeros": ("I32", (4, 6), bytes(4 * 4 * 6)),
+        "scales": ("F16", (4, 64), bytes(2 * 4 * 64)),
+    }
+    with pytest.raises(eaglectl.RefusedError, match=r"fc\.qzeros: the reference runs"):
+        dequantised_rows("fc", parts, {"quant_method": "gptq", "bits": 3})
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import eaglectl
-from tests.builders import Stored, call, drafter_folder, target_of
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, target_of
 from tests.validation.test_quantisation import INT8_LAYERS, MODULES, packed, scaled
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16}
+BLOCKS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["mlp.down_proj"]
 DEPTH = 8  # of the target, after whose layers vLLM numbers the drafter's
 MLP, ATTENTION = MODULES[:3], MODULES[3:]
 FP8 = {"quant_method": "modelopt", "quant_algo": "FP8"}
@@ -70,6 +73,106 @@ def test_modelopts_names_are_parts_and_globs_in_vllm_and_globs_of_steps_in_sglan
     judged = verdict(tmp_path, {**FP8, "ignore": ["fc", "lm_head", *ignore]}, scaled(*MLP), engine)
     assert judged.outcome == outcome, judged.reasons
     assert names in "; ".join(judged.reasons)
+
+
+def in_words(*modules: str, method: str = "gptq") -> dict[str, Stored | None]:
+    """These modules packed in 4 bits."""
+    found: dict[str, Stored | None] = {}
+    for module in modules:
+        _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+        shape = (columns // 8, rows) if method == "gptq" else (columns, rows // 8)
+        found |= {
+            f"{module}.weight": None,
+            f"{module}.qweight": ("I32", shape, bytes(columns * rows // 2)),
+            f"{module}.qzeros": ("I32", (columns // 16, rows // 8), bytes(columns // 16 * rows // 2)),
+            f"{module}.scales": floats(module, columns // 16, rows, dtype="F16"),
+        }
+    return found
+
+
+ALL, PLAIN_FC = in_words(*MODULES), {"dynamic": {"-:.*fc$": {}}}
+
+
+@pytest.mark.parametrize(
+    ("lists", "engine", "outcome", "names"),
+    [
+        # vLLM lists what the file has packed, by the file's names, which are not its own (run)
+        ({}, "vllm==0.32.0", "fails", "model.layers.8.mlp.down_proj plain"),
+        ({}, "sglang==0.5.23", "as trained", ""),
+        # as AutoGPTQ writes them; vLLM joins q, k and v
+        ({"modules_in_block_to_quantize": [*BLOCKS]}, "vllm==0.32.0", "fails", "self_attn.qkv_proj plain"),
+        ({"modules_in_block_to_quantize": [*BLOCKS]}, "sglang==0.5.23", "as trained", ""),
+        ({"modules_in_block_to_quantize": ["qkv_proj", "o_proj", "mlp"]}, "vllm==0.32.0", "as trained", ""),
+        ({"modules_in_block_to_quantize": ["proj", "fc"]}, "vllm==0.32.0", "fails", "model.fc quantised"),
+        ({"modules_in_block_to_quantize": ["proj", "fc"], **PLAIN_FC}, "vllm==0.32.0", "as trained", ""),
+        ({"dynamic": {"-:.*o_proj": {}}}, "sglang==0.5.23", "differs", "model.self_attn.o_proj plain"),
+    ],
+)
+def test_gptqs_names_are_parts_of_vllms_and_expressions_of_sglang(
+    lists: dict[str, Any], engine: str, outcome: str, names: str, tmp_path: Path
+) -> None:
+    judged = verdict(tmp_path, {**GPTQ, **lists}, ALL, engine)
+    assert judged.outcome == outcome, judged.reasons
+    assert names in "; ".join(judged.reasons)
+
+
+@pytest.mark.parametrize(
+    ("packed_modules", "names", "engine", "outcome"),
+    [
+        (MODULES, [], "vllm==0.32.0", "as trained"),  # the file has fc plain, so vLLM lists it itself (run)
+        (MODULES, [], "sglang==0.5.23", "as trained"),
+        (MLP, [], "vllm==0.32.0", "fails"),
+        (MLP, ["qkv_proj", "o_proj", "fc"], "vllm==0.32.0", "as trained"),
+        (MLP, ["qkv_proj", "o_proj", "fc"], "sglang==0.5.23", "as trained"),
+        (MLP, ["self_attn", "fc"], "sglang==0.5.23", "differs"),  # its qkv_proj has no self_attn
+        (MODULES, ["o_proj", "fc"], "sglang==0.5.23", "differs"),
+        (MODULES, ["lm_head"], "vllm==0.32.0", "fails"),
+    ],
+)
+def test_awqs_names_are_parts_of_each_engines(
+    packed_modules: tuple[str, ...], names: list[str], engine: str, outcome: str, tmp_path: Path
+) -> None:
+    tensors = in_words(*packed_modules, method="awq")
+    judged = verdict(tmp_path, {**AWQ, "modules_to_not_convert": names}, tensors, engine)
+    assert judged.outcome == outcome, judged.reasons
+
+
+@pytest.mark.parametrize(("table", "packed_modules"), [(GPTQ, MODULES), (GPTQ, MLP), (AWQ, MLP)])
+def test_convert_lists_what_is_packed_by_names_that_both_engines_have(
+    table: dict[str, Any], packed_modules: tuple[str, ...], tmp_path: Path
+) -> None:
+    tensors = in_words(*packed_modules, method=table["quant_method"])
+    assert verdict(tmp_path, table, tensors, "vllm==0.32.0").outcome == "fails"
+    target, out = tmp_path / "target", tmp_path / "out"
+    assert call("convert", tmp_path / "drafter", "--target", target, "--for", "vllm", "-o", out).code == 0
+    judged = eaglectl.inspect(str(out), target=str(target), engines=["vllm==0.32.0", "sglang==0.5.23"])
+    assert [verdict.outcome for verdict in judged.requested] == ["as trained", "as trained"]
+
+
+def mixed(*names: str, is_beside: bool = False, **lists: Any) -> dict[str, Any]:
+    """ModelOpt's config of mixed precision, for these modules."""
+    layers = {
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {name: {"quant_algo": "FP8"} for name in names},
+    }
+    if is_beside:
+        return {"producer": {"name": "modelopt"}, "quantization": {**layers, "exclude_modules": []}}
+    return {"quant_method": "modelopt", **layers, **lists}
+
+
+@pytest.mark.parametrize(
+    ("table", "engine", "outcome"),
+    [
+        (mixed(*MLP), "vllm==0.32.0", "fails"),
+        (mixed(*(f"model.layers.8.{name[9:]}" for name in MLP)), "vllm==0.32.0", "as trained"),
+        (mixed("model.layers.8.mlp"), "vllm==0.32.0", "fails"),
+        (mixed(*MLP, is_beside=True), "vllm==0.32.0", "fails"),
+    ],
+)
+def test_modelopts_mixed_precision_quantises_what_it_names(
+    table: dict[str, Any], engine: str, outcome: str, tmp_path: Path
+) -> None:
+    assert verdict(tmp_path, table, scaled(*MLP), engine).outcome == outcome
 
 
 def test_a_module_that_is_excluded_and_stored_quantised_is_named_too(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
             f"dequantising {module} needs torch; install eaglectl with its torch extra: pip install"
             " '.[torch]' in a checkout"
         )
-    from eaglectl.reference.quantised import dequantised_rows  # late: it loads torch
+    from eaglectl.reference.quantised import WORD, dequantised_rows  # late: it loads torch
 
     stored = {name: tensor.stored[0] for name, tensor in _parts(drafter, module).items()}
     parts = {name.rpartition(".")[2]: stored[name] for name in stored if not name.endswith(NOT_OF_WEIGHTS)}
@@ -101,9 +101,11 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
 
     def make(start: int, stop: int) -> Any:
         size, rows = shape[0], range(start, stop)
-        return dequantised_rows(
-            module, {part: _rows(checkpoint, place, size, rows) for part, place in parts.items()}
-        )
+        if "qweight" in parts:  # whole words
+            rows = range(start // WORD * WORD, min(-(-stop // WORD) * WORD, size))
+        taken = {part: _rows(checkpoint, place, size, rows) for part, place in parts.items()}
+        numbers = dequantised_rows(module, taken, drafter.quantisation)
+        return numbers[start - rows.start : stop - rows.start]
 
     try:
         make(0, 1)
@@ -120,10 +122,14 @@ def _rows(checkpoint: Checkpoint, name: str, size: int, rows: range) -> tuple[st
 
     A part that is not stored by rows is returned whole.
     """
-    from eaglectl.reference.quantised import block_size
+    from eaglectl.reference.quantised import BY_WORDS, block_size
 
     stored, step = checkpoint.tensors[name], checkpoint.tensors[name].row_bytes
-    if stored.shape[:1] in ((), (1,)) or name.endswith("weight_shape"):
+    if name.endswith(BY_WORDS) and len(stored.shape) == 2:  # rows of the matrix are columns here
+        count, table = size // stored.shape[1], np.frombuffer(checkpoint.read(name), np.uint8)
+        columns = table.reshape(*stored.shape, -1)[:, rows.start // count : rows.stop // count]
+        return stored.dtype, columns.shape[:2], columns.tobytes()
+    if stored.shape[:1] in ((), (1,)) or name.endswith(("weight_shape", "g_idx")):
         return stored.dtype, stored.shape, checkpoint.read(name)
     block = block_size(size, stored.shape[0])
     places = rows.start // block * step, ((rows.stop - 1) // block + 1) * step

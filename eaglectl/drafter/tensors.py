@@ -336,6 +336,11 @@ def _quantised_modules(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(module for module, _, part in parts if part not in NOT_OF_WEIGHTS)
 
 
+def joined_name(module: str) -> str:
+    """Return the name of the matrix that engines join a module into, or its own."""
+    return re.sub(r"\b(gate|up)_proj$", "gate_up_proj", re.sub(r"\b[qkv]_proj$", "qkv_proj", module))
+
+
 def is_norm(name: str) -> bool:
     """Whether a canonical name is the weight of an RMS norm."""
     part = name.removesuffix(".weight").rpartition(".")[2]

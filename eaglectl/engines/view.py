@@ -23,7 +23,7 @@ from eaglectl.drafter.drafter import (
     Target,
     yarn_factor,
 )
-from eaglectl.drafter.tensors import packed_names, quantised_modules
+from eaglectl.drafter.tensors import joined_name, packed_names, quantised_modules
 from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, is_within
 from eaglectl.engines.data import cached, load, read
 from eaglectl.files.checkpoint import Checkpoint
@@ -44,6 +44,9 @@ MODELOPT = "modelopt"
 # modules outside of the layers that a quantiser may change
 EDGES = ("fc", "lm_head", "embed_tokens")
 KINDS = {True: "quantised", False: "plain"}
+# methods whose weights are packed in words, and where ModelOpt states a method for each module
+BY_WORDS, LAYERS_KEY = ("gptq", "awq"), "quantized_layers"
+FLOATS = ("F16", "BF16", "F32")
 # classes of modules in lists of compressed-tensors
 LINEAR, LM_HEAD = "Linear", "ParallelLMHead"
 # as a row states them
@@ -557,13 +560,28 @@ def untargeted(view: View, module: str) -> bool:
 
 
 def quantisation_lists(table: Mapping[str, Any]) -> tuple[Sequence[object], Sequence[object]]:
-    """Return what a quantisation config targets (without groups, all that can be) and excludes."""
+    """Return what a quantisation config targets (without a list, all that can be) and excludes."""
     inner, groups = table.get("quantization"), table.get("config_groups")
     keys = inner if isinstance(inner, Mapping) else table
+    excluded = [name for key in EXCLUDE_KEYS if isinstance(keys.get(key), list) for name in keys[key]]
+    if isinstance(layers := keys.get(LAYERS_KEY), Mapping):
+        return [*layers], excluded
+    if method_of(table) in BY_WORDS:
+        targets, left_out = _lists_by_words(table)
+        return targets, [*excluded, *left_out]
     tables = [*groups.values()] if isinstance(groups, Mapping) else [{"targets": [LINEAR, LM_HEAD]}]
     lists = [table.get("targets") for table in tables if isinstance(table, Mapping)]
-    targets = [name for names in lists if isinstance(names, list) for name in names]
-    return targets, [name for key in EXCLUDE_KEYS if isinstance(keys.get(key), list) for name in keys[key]]
+    return [name for names in lists if isinstance(names, list) for name in names], excluded
+
+
+def _lists_by_words(table: Mapping[str, Any]) -> tuple[Sequence[object], Sequence[str]]:
+    # what a config of GPTQ or AWQ targets, and what it excludes in other keys than lists of names
+    names, dynamic = table.get("modules_in_block_to_quantize"), table.get("dynamic")
+    items = names if isinstance(names, list) else []  # names, or lists of names
+    targets = [name for item in items for name in (item if isinstance(item, list) else [item])]
+    expressions = [name[2:] for name in dynamic if name[:2] == "-:"] if isinstance(dynamic, Mapping) else []
+    head = () if table.get("lm_head") is True else ("lm_head",)
+    return targets or [LINEAR, LM_HEAD], [*(f"re:{text}" for text in expressions), *head]
 
 
 # how a name in a list of modules is compared with an engine's own
@@ -575,6 +593,7 @@ COMPARED: Mapping[str, Callable[[str, str], bool]] = {
     "section": lambda pattern, name: f".{pattern.removeprefix('model.')}." in f".{name}.",
     "glob": lambda pattern, name: fnmatch.fnmatchcase(name, pattern),
     "step": lambda pattern, name: any(fnmatch.fnmatchcase(step, pattern) for step in name.split(".")),
+    "joined": lambda pattern, name: name in (pattern, joined_name(pattern)) or pattern.startswith(f"{name}."),
 }
 
 
@@ -594,14 +613,32 @@ def own_name(case: Case, module: str) -> str:
     return ""
 
 
-def _ways_to_compare(
-    engine: str, release: str, table: Mapping[str, Any]
-) -> Sequence[Callable[[str, str], bool]]:
+def _ways_to_compare(engine: str, release: str, method: str) -> Sequence[Callable[[str, str], bool]]:
     # how a release compares a module's name with the lists of a quantisation config
-    if "quantized_layers" in str(table):  # ModelOpt's lists of mixed precision are read in another way
-        return ()
-    compared = load(engine).get("quantised", {}).get("compared", {}).get(method_of(table), ())
+    compared = load(engine).get("quantised", {}).get("compared", {}).get(method, ())
     return [COMPARED[way] for releases, way in compared if is_within(releases, release)]
+
+
+def _lists_read(case: Case) -> tuple[Sequence[object], Sequence[object]]:
+    """Return what the release takes as targeted and as excluded, by the quantisation config or the file.
+
+    vLLM makes a list that the config has not of the names in the file (maybe_update_config).
+    """
+    table, data = case.view.drafter.quantisation or {}, load(case.engine)["quantised"]
+    method = method_of(table)
+    targets, excluded = quantisation_lists(
+        {key: value for key, value in table.items() if key not in data["unread_lists"].get(method, ())}
+    )
+    stored = [
+        (tensor.stored[0].rsplit(".", 1)[0], tensor.dtype) for tensor in case.view.drafter.tensors.values()
+    ]
+    packed = {module for module, dtype in stored if dtype not in FLOATS}
+    match data["listed_by_file"].get(method):
+        case "modules_in_block_to_quantize" as key if not table.get(key):
+            targets = [*packed]
+        case "modules_to_not_convert" as key if not table.get(key):
+            excluded = [*excluded, *({module for module, _ in stored} - packed)]
+    return targets, excluded
 
 
 def misbuilt(case: Case) -> Mapping[str, bool]:
@@ -609,21 +646,23 @@ def misbuilt(case: Case) -> Mapping[str, bool]:
 
     True: quantised. The lists of the quantisation config decide.
     """
-    drafter = case.view.drafter
-    table = drafter.quantisation or {}
-    if not (ways := _ways_to_compare(case.engine, case.release, table)):
+    drafter, table = case.view.drafter, case.view.drafter.quantisation or {}
+    method = method_of(table)
+    ways = _ways_to_compare(case.engine, case.release, method)
+    by_layer = _ways_to_compare(case.engine, case.release, LAYERS_KEY) if LAYERS_KEY in str(table) else ways
+    if not ways or not by_layer:
         return {}
-    stored, (targets, excluded) = quantised_modules(drafter.tensors), quantisation_lists(table)
+    stored, (targets, excluded) = quantised_modules(drafter.tensors), _lists_read(case)
 
-    def is_in(names: Sequence[object], name: str) -> bool:
+    def is_in(names: Sequence[object], name: str, ways: Sequence[Callable[[str, str], bool]]) -> bool:
         return any(isinstance(text, str) and way(text, name) for text in names for way in ways)
 
     matrices = {name.rpartition(".")[0] for name, tensor in drafter.tensors.items() if len(tensor.shape) == 2}
     names = {module: name for module in sorted(matrices) if (name := own_name(case, module))}
     never_built = unbuilt(case.engine, case.release, drafter, names)
     built = {
-        module: (is_in(targets, name) or (LM_HEAD if module == "lm_head" else LINEAR) in targets)
-        and not is_in(excluded, name)
+        module: (is_in(targets, name, by_layer) or (LM_HEAD if module == "lm_head" else LINEAR) in targets)
+        and not is_in(excluded, name, ways)
         for module, name in names.items()
         if module not in never_built
     }

@@ -11,6 +11,7 @@ from eaglectl.engines.behaviour import IDS, is_since, is_within
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.view import (
+    BY_WORDS,
     COMMON,
     Case,
     Condition,
@@ -248,11 +249,13 @@ def _is_stopped(case: Case) -> bool:
 def _stops_at_names(case: Case) -> bool | None:
     """Return whether a module that vLLM builds otherwise than stored stops the load; None without one.
 
-    Plain numbers fit a parameter of FP8 or INT8, whose scale is then uninitialised.
+    Plain numbers fit a parameter of FP8 or INT8, whose scale is then uninitialised; GPTQ's and AWQ's have
+    other names.
     """
     table, others = case.view.drafter.quantisation or {}, misbuilt(case)
     kind = "{format} {quant_algo} {quantization}".format_map({**dict.fromkeys(METHOD_KEYS), **table})
-    return ("pack" in kind or "FP4" in kind or False in others.values()) if others else None
+    is_packed = "pack" in kind or "FP4" in kind or method_of(table) in BY_WORDS
+    return (is_packed or False in others.values()) if others else None
 
 
 def _uncaptured(case: Case) -> list[int]:

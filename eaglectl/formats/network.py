@@ -615,8 +615,9 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
 
 
 def _texts(value: Any) -> Iterator[str]:
-    # the texts in lists of a JSON value
+    # the texts in lists of a JSON value, and the expressions that are GPTQModel's keys
     if isinstance(value, Mapping):
+        yield from (f"{EXPRESSION}{key[2:]}" for key in value if key.startswith(("-:", "+:")))
         for item in value.values():
             yield from _texts(item)
     elif isinstance(value, list):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.drafter.tensors import LAYER
+from eaglectl.drafter.tensors import LAYER, Tensor, joined_name, quantised_modules
 from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
 
@@ -60,16 +60,35 @@ def write_config(
             put(config, place, list(ids[place]))
     config |= {key: value for key, value in carried.items() if key not in config}
     if isinstance(quantisation := config.get("quantization_config"), Mapping):
-        config["quantization_config"] = named_for_engines(quantisation)
+        config["quantization_config"] = named_for_engines(quantisation, drafter.tensors)
     if Feature.PARALLEL in drafter.features() and not layout.nest:
         config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
     return config
 
 
-def named_for_engines(quantisation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a quantisation config that excludes fc by vLLM's name of it too, which it compares whole."""
+def named_for_engines(quantisation: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    """Return a quantisation config that lists the modules by names that engines have too.
+
+    vLLM compares the whole name of fc. For GPTQ and AWQ, engines read parts of their own names, which have no
+    number of the file's layers; SGLang reads GPTQ's expressions alone.
+    """
+    quantised = {_joined_end(module) for module in quantised_modules(tensors)}
+    matrices = {name.rpartition(".")[0] for name, tensor in tensors.items() if len(tensor.shape) == 2}
+    plain = {_joined_end(module) for module in matrices} - quantised - {"embed_tokens"}
+    match quantisation:
+        case {"quant_method": "gptq"}:
+            dynamic = quantisation.get("dynamic") or {}
+            left_out = {f"-:.*{end}$": {} for end in sorted(plain)} | dynamic
+            return {**quantisation, "modules_in_block_to_quantize": sorted(quantised), "dynamic": left_out}
+        case {"quant_method": "awq"}:
+            present = quantisation.get("modules_to_not_convert") or []
+            return {**quantisation, "modules_to_not_convert": [*present, *sorted(plain.difference(present))]}
     lists = [names for key in EXCLUDE_KEYS if isinstance(names := quantisation.get(key), list)]
     return excluding(quantisation, ("fc",)) if any("fc" in names for names in lists) else quantisation
+
+
+def _joined_end(module: str) -> str:
+    return joined_name(module).rpartition(".")[2]
 
 
 def excluding(quantisation: Mapping[str, Any], modules: Iterable[str]) -> Mapping[str, Any]:
@@ -80,7 +99,8 @@ def excluding(quantisation: Mapping[str, Any], modules: Iterable[str]) -> Mappin
     inner, has_groups = quantisation.get("quantization"), "config_groups" in quantisation
     if isinstance(inner, Mapping) and not has_groups:  # ModelOpt's hf_quant_config.json
         return {**quantisation, "quantization": excluding({"exclude_modules": [], **inner}, modules)}
-    usual = "modules_to_not_convert" if quantisation.get("quant_method") == "fp8" else "ignore"
+    has_other_key = quantisation.get("quant_method") in ("fp8", "awq", "gptq")
+    usual = "modules_to_not_convert" if has_other_key else "ignore"
     lists = {key: names for key in EXCLUDE_KEYS if isinstance(names := quantisation.get(key), list)}
     key, present = next(iter(lists.items()), (usual, []))
     names = (name for module in modules for name in (module, f"model.{module}"))

@@ -334,7 +334,9 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
         stored |= load_file(path, device="cuda" if device == "auto" else device)
     weights = {
         name: tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
-        for name, tensor in (dequantised(stored) if drafter.quantisation is not None else stored).items()
+        for name, tensor in (
+            dequantised(stored, drafter.quantisation) if drafter.quantisation is not None else stored
+        ).items()
     }
     eps = float(drafter.settings["rms_norm_eps"])
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)

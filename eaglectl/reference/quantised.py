@@ -1,7 +1,8 @@
-"""The values of quantised weights, as engines multiply them out: FP8, INT8, packed INT4 and INT8, NVFP4.
+"""The values of quantised weights, as engines multiply them out: FP8, INT8, packed integers, NVFP4.
 
-Activations are not quantised here, which W8A8 and W4A4 kernels do. Read in the compressed-tensors that vLLM
-0.32.0 installs (compressors/pack_quantized, compressors/nvfp4) and in its quantization/modelopt.py.
+Packed integers are those of compressed-tensors, GPTQ and AWQ. Activations are not quantised here, which W8A8
+and W4A4 kernels do. Read in the compressed-tensors that vLLM 0.32.0 installs (compressors/pack_quantized,
+compressors/nvfp4), and in its quantization/modelopt.py, auto_awq.py:70 and auto_gptq.py.
 """
 
 from collections.abc import Mapping
@@ -17,14 +18,20 @@ Weights = Mapping[str, torch.Tensor]
 # the numbers of E2M1 by their lower three bits; the fourth is the sign
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WORD = 32
-# parts of methods that are not multiplied out here: GPTQ, AWQ, asymmetric weights, reordered groups
-OTHERS = {"qweight", "qzeros", "weight_zero_point", "weight_g_idx", "g_idx", "pre_quant_scale"}
+# parts of methods that are not multiplied out here: asymmetric weights, reordered groups, scaled inputs
+OTHERS = {"weight_zero_point", "weight_g_idx", "pre_quant_scale"}
+# the parts of GPTQ and AWQ, which have the matrix's rows as columns
+BY_WORDS = ("qweight", "qzeros", "scales", "g_idx")
+# the places of eight rows in a word of AWQ
+AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def dequantised(stored: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+def dequantised(
+    stored: Weights, config: Mapping[str, Any] | None = None, dtype: torch.dtype = torch.float32
+) -> Weights:
     """Return the weights with each quantised one in `dtype`, and without the quantiser's parts.
 
-    Raises RefusedError for a method that is not multiplied out here.
+    `config` is the quantisation config. Raises RefusedError for a method that is not multiplied out here.
     """
     plain = {name: tensor for name, tensor in stored.items() if not is_quantised_part(name)}
     modules: dict[str, dict[str, torch.Tensor]] = {}
@@ -34,12 +41,20 @@ def dequantised(stored: Weights, dtype: torch.dtype = torch.float32) -> Weights:
     for module, parts in modules.items():
         if (len(parts) > 1 and "weight" in parts) or "weight_packed" in parts:
             plain[f"{module}.weight"] = _weight(module, parts, dtype)
+        elif "qweight" in parts:
+            # GPTQ's first format stores one less than a zero
+            less = int((config or {}).get("checkpoint_format") != "gptq_v2")
+            plain[f"{module}.weight"] = _by_words(module, parts, dtype, less)
         elif lost := OTHERS & parts.keys():
             raise _refusal(module, min(lost))
     return plain
 
 
-def dequantised_rows(module: str, parts: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> Any:
+def dequantised_rows(
+    module: str,
+    parts: Mapping[str, tuple[str, tuple[int, ...], bytes]],
+    config: Mapping[str, Any] | None = None,
+) -> Any:
     """Return the numbers [rows, in] of a module's weight as NumPy's float64.
 
     `parts` are the dtype, shape and bytes of each stored part, as safetensors has them. Raises RefusedError
@@ -50,7 +65,7 @@ def dequantised_rows(module: str, parts: Mapping[str, tuple[str, tuple[int, ...]
         f"{module}.{part}": torch.frombuffer(bytearray(raw), dtype=dtypes[dtype]).reshape(shape)
         for part, (dtype, shape, raw) in parts.items()
     }
-    return dequantised(tensors, torch.float64)[f"{module}.weight"].numpy()
+    return dequantised(tensors, config, torch.float64)[f"{module}.weight"].numpy()
 
 
 def block_size(size: int, count: int) -> int:
@@ -65,8 +80,8 @@ def block_size(size: int, count: int) -> int:
 
 def _refusal(module: str, part: str) -> RefusedError:
     return RefusedError(
-        f"{module}.{part}: the reference runs drafters in FP8, INT8, symmetric packed integers and NVFP4; use"
-        " --run-in vllm",
+        f"{module}.{part}: the reference runs drafters in FP8, INT8, NVFP4, GPTQ, AWQ and symmetric packed"
+        " integers; use --run-in vllm",
         options=("--run-in",),
     )
 
@@ -95,6 +110,29 @@ def _weight(module: str, parts: Weights, dtype: torch.dtype) -> torch.Tensor:
     else:
         values = stored
     return values.to(dtype) * _spread(scale, values.shape)
+
+
+def _by_words(module: str, parts: Weights, dtype: torch.dtype, less: int) -> torch.Tensor:
+    """Return the weight [out, in] of GPTQ (words [in / count, out]) or AWQ (words [in, out / count])."""
+    if not parts.keys() >= {"qweight", "qzeros", "scales"}:
+        raise _refusal(module, "qweight")
+    scales, zeros, words = parts["scales"].to(dtype), parts["qzeros"], parts["qweight"]
+    count, is_awq = scales.shape[1] // zeros.shape[1], words.shape[1] != scales.shape[1]
+    # 3 bits go over the ends of words, and AWQ's order is of eight
+    if count * zeros.shape[1] != scales.shape[1] or count not in ((8,) if is_awq else (4, 8, 16)):
+        raise _refusal(module, "qzeros")
+    offsets = _of_words(zeros, count, is_awq) + (0 if is_awq else less)
+    numbers = _of_words(words, count, is_awq) if is_awq else _of_words(words.T, count, is_awq).T
+    places = torch.arange(len(numbers)) // (len(numbers) // len(scales))
+    groups = parts.get("g_idx", places).long()
+    return ((numbers - offsets[groups]).to(dtype) * scales[groups]).T.contiguous()
+
+
+def _of_words(words: torch.Tensor, count: int, is_awq: bool) -> torch.Tensor:
+    # the numbers [rows, columns * count] of words [rows, columns]
+    bits = WORD // count
+    numbers = (words.long()[..., None] >> (bits * torch.arange(count))) & ((1 << bits) - 1)
+    return (numbers[..., AWQ_ORDER] if is_awq else numbers).flatten(-2)
 
 
 def _fp4(packed: torch.Tensor) -> torch.Tensor:

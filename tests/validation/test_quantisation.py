@@ -135,6 +135,14 @@ def test_names_that_may_take_hours_to_compare_are_not_read(tmp_path: Path, kind:
         assert done.code == 3 and "the quantisation config" in done.out + done.err
 
 
+def test_gptqs_expressions_that_may_take_hours_are_not_compared(tmp_path: Path) -> None:
+    table = {"quant_method": "gptq", "bits": 4, "dynamic": {"-:(.|.)*Z": {}}}
+    folder = drafter_folder(tmp_path, config={"quantization_config": table}, tensors=scaled(*MODULES))
+    with within(50):
+        done = call("inspect", folder)
+    assert done.code == 3 and "which may take hours to compare" in done.err
+
+
 USUAL = [
     "re:.*lm_head",
     r"re:^(?!.*mlp)model\.(layers|midlayer)\..*_proj$",

@@ -22,8 +22,10 @@ from eaglectl.drafter.tensors import (
     Tensor,
     is_norm,
     is_quantised_part,
+    joined_name,
     quantised_modules,
 )
+from eaglectl.engines.view import BY_WORDS, method_of, quantisation_lists
 from eaglectl.files.budgets import MAX_MODULES
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
@@ -320,7 +322,8 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
     """
     config = subject.drafter.quantisation or {}
     quantised, patterns = quantised_modules(subject.drafter.tensors), tuple(_exclude_patterns(config))
-    for module in _quantisable(subject) if config else ():
+    # of GPTQ and AWQ each engine reads other lists, or makes them of the file: its own rule compares them
+    for module in _quantisable(subject) if config and method_of(config) not in BY_WORDS else ():
         is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
             config, module
         )
@@ -418,19 +421,14 @@ def _exclude_patterns(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_target(config: Mapping[str, Any], module: str) -> bool:
-    # configs without the groups of compressed-tensors target all that they do not exclude
-    groups = config.get("config_groups")
-    if not isinstance(groups, Mapping):
-        return True
-    tables = [group.get("targets") or () for group in groups.values() if isinstance(group, Mapping)]
-    targets = [target for targets in tables for target in targets if isinstance(target, str)]
-    return "Linear" in targets or any(_is_module(target, module) for target in targets)
+    targets, _ = quantisation_lists(config)
+    return "Linear" in targets or any(isinstance(name, str) and _is_module(name, module) for name in targets)
 
 
 def _is_module(pattern: str, module: str) -> bool:
     # a pattern is a name, its end, a glob or "re:...", with any prefix and number of a layer; engines join
     # some matrices, and their own rules compare as they do
-    joined = re.sub(r"(gate|up)_proj$", "gate_up_proj", re.sub(r"\b[qkv]_proj$", "qkv_proj", module))
+    joined = joined_name(module)
     names = (
         *(module, joined, f"model.{module}", f"model.{joined}"),
         module.replace("layers.0.", "midlayer.", 1),
