@@ -613,7 +613,7 @@ def own_name(case: Case, module: str) -> str:
     return ""
 
 
-def _ways_to_compare(engine: str, release: str, method: str) -> Sequence[Callable[[str, str], bool]]:
+def _ways_to_compare(engine: str, release: str, method: str) -> list[Callable[[str, str], bool]]:
     # how a release compares a module's name with the lists of a quantisation config
     compared = load(engine).get("quantised", {}).get("compared", {}).get(method, ())
     return [COMPARED[way] for releases, way in compared if is_within(releases, release)]
@@ -650,7 +650,7 @@ def misbuilt(case: Case) -> Mapping[str, bool]:
     method = method_of(table)
     ways = _ways_to_compare(case.engine, case.release, method)
     by_layer = _ways_to_compare(case.engine, case.release, LAYERS_KEY) if LAYERS_KEY in str(table) else ways
-    if not ways or not by_layer:
+    if [] in (ways, by_layer):
         return {}
     stored, (targets, excluded) = quantised_modules(drafter.tensors), _lists_read(case)
 
