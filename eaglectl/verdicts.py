@@ -63,6 +63,11 @@ class ServedAs(StrEnum):
         """Whether the release runs it as trained, or as its authors measured it."""
         return self in (ServedAs.AS_TRAINED, ServedAs.STARTED_SO, ServedAs.AS_PUBLISHED)
 
+    @property
+    def is_run(self) -> bool:
+        """Whether a run shows the acceptance of the network that the release computes on purpose."""
+        return self.is_served or self == ServedAs.APPROXIMATE
+
     def words(self, options: Sequence[str]) -> str:
         """Return the outcome with the options that the engine needs: "as trained, started with --a 1"."""
         if self != ServedAs.STARTED_SO:

@@ -191,6 +191,17 @@ def test_it_is_measured_and_is_an_outcome_of_its_own(trained: Path) -> None:
 
 
 @pytest.mark.slow
+def test_ready_measures_the_output_and_does_not_pass_it(trained: Path) -> None:
+    options = {"prompts": trained / "one.jsonl", "device": "cpu", "run_in": ("reference",)}
+    result = eaglectl.ready(trained / "two", SECOND.target, **options)
+    files = [state.converted for state in result.engines if state.converted is not None]
+    assert {row.outcome for row in files} == {APPROXIMATE} and result.verdict == "could-not-look"
+    lengths = {row.report.measured.length.value for row in files if row.report is not None}
+    assert len(lengths) == 1 and lengths.pop() > 3
+    assert f"next:  eaglectl convert {trained / 'two'}" in str(result)
+
+
+@pytest.mark.slow
 def test_few_prompts_show_too_little_and_it_stays_unknown(trained: Path) -> None:
     (doubt,) = json.loads((trained / "few/eaglectl.json").read_text())["doubts"]
     assert "acceptance is not shown to be kept" in doubt["text"] and "deviation" not in doubt

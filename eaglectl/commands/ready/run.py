@@ -20,6 +20,7 @@ from eaglectl.api.options import (
     DiagnoseOptions,
     DiffOptions,
     InspectOptions,
+    MeasureOptions,
     ReadyOptions,
     ValidateOptions,
 )
@@ -306,7 +307,7 @@ class _Work(Struct, frozen=True):
             report_step(self.on_progress, "converting")
             try:
                 with self.questions.explaining():
-                    return convert(self.source, place, self._conversion, on_progress=self.on_progress)
+                    return convert(self.source, place, self._measuring, on_progress=self.on_progress)
             except UsageError:
                 if not os.path.lexists(place):  # otherwise it appeared meanwhile, and is compared below
                     raise
@@ -361,12 +362,12 @@ class _Work(Struct, frozen=True):
         verdicts = {(entry.engine, entry.release): entry for entry in inspected.requested}
         if (verdict := verdicts.get((state.engine, state.release))) is None:
             return state
-        files, is_served = _served(verdict), verdict.outcome.is_served
+        files = _served(verdict)
         tokens = self.options.k
         commands = output_commands(inspected.drafter, shown_path, self.target.text, tokens=tokens)
         return replace(
             state,
-            converted=self._measured(str(place), verdict) if is_served else files,
+            converted=self._measured(str(place), verdict) if files.outcome.is_run else files,
             command=started(commands[state.engine], verdict.options),
         )
 
@@ -479,6 +480,14 @@ class _Work(Struct, frozen=True):
         )
         return converting.answered(self.questions.answers, self.questions.record)
 
+    @property
+    def _measuring(self) -> ConvertOptions:
+        # the conversion that is written: what one norm in the place of two changes is measured, and questions
+        # are not measured again
+        is_settled = not self.questions.gap and all(answer.choice for answer in self.questions.measured)
+        measures = self.options.measure and is_settled
+        return replace(self._conversion, measure=self.options.passed_to(MeasureOptions) if measures else None)
+
     def _convert_command(self, place: str) -> str:
         words, converting = ["-o", as_path(place)], self._conversion
         if converting.layout not in (None, default_format().name):
@@ -498,7 +507,7 @@ class _Work(Struct, frozen=True):
             engine = verdict.engine
         elif files.outcome == ServedAs.DIFFERS and verdict.reading:
             reading = verdict.reading
-        elif not files.outcome.is_served:
+        elif not files.outcome.is_run:
             predicate = NOT_RUN.get(files.outcome, "is not installed here")
             return replace(files, gap=f"{release_name(verdict)} {predicate}", predicate=predicate)
         report, gap, has_failed = self._run(place, engine, reading)
@@ -649,6 +658,9 @@ def _cause(result: Readiness) -> Iterator[Line]:
 
 
 def _commands(result: Readiness) -> list[tuple[str, str]]:
+    converted = [state.converted.outcome for state in result.engines if state.converted]
+    if ServedAs.APPROXIMATE in converted and result.best is None and result.out is None:
+        return [("", result.plan_command)]
     if result.verdict != CheckVerdict.PASS or result.best is None or result.diagnosis:
         return []
     is_unwritten = result.best.converted is not None and result.out is None
