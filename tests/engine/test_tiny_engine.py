@@ -111,11 +111,12 @@ def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(
 
 
 def test_each_answer_is_tried_and_the_trained_one_drafts_best(held_out: Path, tmp_path: Path) -> None:
-    report = smoke(in_specforges_layout(tmp_path / "q"), held_out, try_both=True, lossless=False)
+    report = smoke(in_specforges_layout(tmp_path / "q"), held_out, try_both=True, lossless=False, sample=16)
     answer = report.tried
     assert answer is not None and answer.outcome == "measured" and answer.choice is not None
     assert answer.choice.value == "specforge=post-879" and answer.ratio.low > 1.1
-    assert answer.tried[0][1].value == pytest.approx(smoke(TINY / "eagle3.1", held_out).measured.length.value)
+    # the order of captured layers is wrong as stored, and right in what each answer writes
+    assert answer.tried[0][1].value > report.measured.length.value
     (note,) = (reason for reason in report.reasons if reason.commands)
     assert note.kind == "note" and "--source-semantics specforge=post-879" in note.commands[0]
     assert f"next:  {note.commands[0]}" in str(report)
