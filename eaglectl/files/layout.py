@@ -273,7 +273,10 @@ def is_foreign(folder: Path, given: Collection[Path] = ()) -> bool:
 
 def given_folders(texts: Iterable[str | os.PathLike[str]]) -> frozenset[Path]:
     """Return the folders that texts name, resolved; a file of a checkpoint counts as its folder."""
-    paths = [Path(os.path.realpath(text)) for text in texts]
+    paths = []
+    for text in texts:
+        with suppress(ValueError):  # no path has such a character, which whoever opens it reports
+            paths.append(Path(os.path.realpath(text)))
     # lexists first: Path.is_file raises OSError for a name that is too long
     files = {path for path in paths if os.path.lexists(path) and path.is_file()}
     return frozenset(

@@ -137,8 +137,10 @@ NAMED: tuple[tuple[str | Path, ...], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.fast(6)
-@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 2500], ids=["long", "deep"])
+@pytest.mark.fast(9)
+@pytest.mark.parametrize(
+    "name", ["x" * 5000, "a/" * 2500, "a\0b", "a/\ud800"], ids=["long", "deep", "null", "half"]
+)
 @pytest.mark.parametrize("words", NAMED, ids=lambda words: f"{words[0]} {words[-2]}")
 def test_a_name_that_no_file_can_have_is_an_error_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str | Path, ...], name: str
