@@ -87,8 +87,24 @@ def test_only_the_block_is_written_again(folder: Path) -> None:
     assert windows.count("\n") == windows.count("\r\n") and matter(windows)["tags"] == TAGS
 
 
-def test_front_matter_that_the_hub_could_not_read_is_not_published(folder: Path) -> None:
-    (folder / "README.md").write_text("---\nlicense: [\n---\n# Ours\n")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "license: [",
+        "date: 2026-02-30",
+        "date: !!timestamp x",
+        "size: !!int x",
+        "size: !!int ''",
+        "is_open: !!bool x",
+        f"size: {'9' * 5000}",
+        f"a: {'[' * 1000}{']' * 1000}",
+        f"a: {'{a: ' * 1000}",
+        "- " * 1000,
+        "\n".join(f"{' ' * depth}a:" for depth in range(1000)),
+    ],
+)
+def test_front_matter_that_the_hub_could_not_read_is_not_published(folder: Path, line: str) -> None:
+    (folder / "README.md").write_text(f"---\n{line}\n---\n# Ours\n")
     done = call("upload", folder, *DRY, *ANSWERS)
     assert done.code == 1 and "README.md: the Hub cannot read its front matter: " in done.err
 

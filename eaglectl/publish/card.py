@@ -197,7 +197,7 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
 
     try:
         yaml.safe_load(inner)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *RAISED_BY_YAML) as error:
         raise RefusedError(
             f"{CARD}: the Hub cannot read its front matter: {brief(' '.join(str(error).split()))}; correct it"
         ) from None
@@ -437,6 +437,8 @@ def _download_command(facts: CardFacts) -> str:
 
 
 # how a measurement for a card is made
+# what PyYAML raises beside its own error: for a date or a number that is none, and for too deep a nesting
+RAISED_BY_YAML = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
 # the files that a measurement is of
 MEASURED = re.compile(r"config\.json|.*\.safetensors")
