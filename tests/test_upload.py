@@ -145,6 +145,7 @@ def test_a_new_repository_is_private_unless_asked_for_and_gets_a_commit(
         (("--private",), 2, "is public already"),
         (("--revision", "nowhere"), 3, "no revision nowhere"),
         (("--tag", "v1"), 1, "not a release yet"),
+        (("--direct", "--tag", ""), 2, "the name of a tag was expected"),
         (("--direct", "--tag", "old"), 1, "a tag is never moved"),
         (("--direct", "--message", TOKEN), 1, "--message holds the token"),
     ],

@@ -53,7 +53,7 @@ class Destination(Options, frozen=True):
                 f"{self.repo}: org/name was expected; pass a branch with --revision", options=("--revision",)
             )
         _check_ref("--revision", "branch", self.revision)
-        if self.tag:
+        if self.tag is not None:
             _check_ref("--tag", "tag", self.tag)
 
 
