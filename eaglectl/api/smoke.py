@@ -641,7 +641,7 @@ class Runs(Struct, frozen=True):
         start = self._start_options(source) if is_sglang else {}
         yield job(stored.root, drafter, draft_tokens=tokens, start_options=start)
 
-    def _start_options(self, source: str) -> Mapping[str, int]:
+    def _start_options(self, source: str) -> Mapping[str, int | str]:
         # the options with which the installed release runs the drafter as trained
         request = usual_release(self.engine)
         inspecting = InspectOptions(target=self.target, engines=(request,), answers=self.options.answers)

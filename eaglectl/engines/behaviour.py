@@ -244,9 +244,10 @@ class StartOption(Struct, frozen=True):
         return f"{self.name} {self.value}"
 
     @property
-    def argument(self) -> tuple[str, int]:
+    def argument(self) -> tuple[str, int | str]:
         """The name of the option in Python, and its value."""
-        return self.name.removeprefix("--").replace("-", "_"), int(self.value)
+        value = int(self.value) if self.value.isdecimal() else self.value
+        return self.name.removeprefix("--").replace("-", "_"), value
 
 
 class Fact(Struct, frozen=True):

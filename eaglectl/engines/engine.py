@@ -210,7 +210,7 @@ def start_options(facts: Iterable[AppliedFact]) -> tuple[StartOption, ...]:
     options: dict[str, StartOption] = {}
     for option in (fact.option for fact in facts if fact.option is not None):
         other = options.setdefault(option.name, option)
-        options[option.name] = min(other, option, key=lambda limit: limit.argument[1])
+        options[option.name] = min(other, option, key=lambda limit: int(limit.value) if limit.is_limit else 0)
     return tuple(options.values())
 
 
@@ -393,7 +393,7 @@ class Engine(Struct, frozen=True, eq=False):
         if fact.option is None or not self.helps.get(fact.id, always)(case):
             return None
         option = replace(fact.option, value=fact.option.value.format(**words))
-        return option if option.argument[1] > 0 else None
+        return None if option.value == "0" else option
 
     def verdict(
         self,

@@ -28,6 +28,7 @@ from eaglectl.engines.view import (
     when,
 )
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import IdsPlace
 
@@ -99,6 +100,20 @@ def _window(view: View) -> int:
     return window_option(windows.pop()) if len(windows) == 1 and 0 not in windows else 0
 
 
+def _served_dtype(config: Mapping[str, Any]) -> str:
+    """Return the dtype of a model with --dtype auto (_get_and_verify_dtype, model_config.py 0.5.23:2284)."""
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    whole = "bfloat16" if str(config.get("model_type")).startswith("gemma") else "float16"
+    return {"half": "float16", "float": whole, "float32": whole}.get(dtype, dtype)
+
+
+def _has_other_dtype(view: View) -> bool:
+    # a target without a dtype in the part that SGLang reads is not judged
+    target = text_part(view.target)
+    has_dtype = bool(target.get("dtype") or target.get("torch_dtype"))
+    return has_dtype and _served_dtype(target) != _served_dtype(view.config)
+
+
 def _has_mrope_scales(view: View) -> bool:
     # video_rope has a class of its own
     scaling = view.drafter.rope.scaling or {}
@@ -120,6 +135,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: untargeted(view, "model.fc" if view.model_class == "mla" else "model.self_attn.q_proj")
     ),
     "yarn-mrope": when(_has_mrope_scales),
+    "draft-dtype": when(_has_other_dtype),
     "yarn-past-table": lambda case: (
         case.view.reach[1] == "yarn" and 0 < _table_length(case) < (case.view.target_positions or 0)
     ),
@@ -189,6 +205,8 @@ def _words(case: Case) -> Mapping[str, Any]:
         "fc_norm": str(norms.fc_norm).lower(),
         "fc_norm_read": str(case.flag("fc_norm")).lower(),
         "window": _window(view),
+        "draft_dtype": _served_dtype(view.config),
+        "target_dtype": _served_dtype(text_part(view.target)),
         "read": captured_by_one(case).words,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "bias_key": _bias_key(view),

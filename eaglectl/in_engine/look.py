@@ -84,6 +84,8 @@ def _is_set(arguments: Any, option: StartOption) -> bool:
     # whether the engine was started with the option, or with a value of it that does as well
     name, needed = option.argument
     value = getattr(arguments, name, None)
+    if isinstance(needed, str):  # a dtype: any that both models have
+        return value not in (None, "auto")
     return value == needed or (option.is_limit and isinstance(value, int) and value < needed)
 
 

@@ -106,5 +106,6 @@ def test_the_option_of_a_fact_is_one_of_the_engine_s_command_line() -> None:
     assert options == {
         ("vllm", "--max-model-len"),
         ("sglang", "--context-length"),
+        ("sglang", "--dtype"),
         ("sglang", "--speculative-draft-window-size"),
     }

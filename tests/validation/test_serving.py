@@ -398,6 +398,21 @@ BAD = (
     sglang("fc-norm", {"fc_norm": ABSENT, **nested(fc_norm=True)}, FC_NORM, "fc_norm as false"),
     sglang("norm-before-fc", {"norm_before_fc": ABSENT}, INPUT_NORM),
     sglang("sliding-window", SLIDING, option="--speculative-draft-window-size 511"),
+    *(
+        sglang(
+            "draft-dtype",
+            changes,
+            says=words,
+            target={"model_type": "llama", **target},
+            option=f"--dtype {dtype}",
+        )
+        for changes, target, words, dtype in (
+            ({}, {"torch_dtype": "float16"}, "drafter in bfloat16 and the target in float16", "float16"),
+            ({"torch_dtype": "float16"}, {"dtype": "bfloat16"}, "drafter in float16", "bfloat16"),
+            ({"torch_dtype": ABSENT}, {"dtype": "bfloat16"}, "drafter in float16", "bfloat16"),
+            ({"torch_dtype": "float32"}, {"torch_dtype": "bfloat16"}, "drafter in float16", "bfloat16"),
+        )
+    ),
     sglang("sliding-window", ONE_OF_TWO, SECOND, "attends to everything"),
     sglang("sliding-window", {**SLIDING, "sliding_window": 1}, says="attends to everything"),
     sglang("sliding-window", SLIDING, says="attends to everything", base="vllm/mla"),

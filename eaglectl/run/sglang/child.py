@@ -166,9 +166,10 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "log_level": "error",
         "dtype": "auto",
     }
+    arguments |= request.get("start_options", {})
     if _is_cpu(request):
         arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
-    return {**arguments, **request.get("start_options", {}), **request["engine_arguments"]}
+    return {**arguments, **request["engine_arguments"]}
 
 
 def report_and_run(*arguments: Any, **named: Any) -> None:

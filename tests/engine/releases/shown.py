@@ -92,6 +92,7 @@ SGLANG: Mapping[str, str] = {
     "mlp-bias": "llama31/sglang: mlp_bias",
     "wrapped-names": "llama31/sglang: model. before all",
     "last-boundary": "llama31/sglang: nested id of the last layer",
+    "draft-dtype": "llama31/sglang: torch_dtype bfloat16, started with auto",
     "ids-empty": "llama31/sglang: nested ids empty",
     "ids-twice": "llama31/sglang: nested ids twice the same",
     "ids-unsorted": "llama31/sglang: nested ids unsorted",

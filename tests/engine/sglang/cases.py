@@ -76,9 +76,11 @@ OF_FC = {
 }
 WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
 # on llama31, with options of SGLang's command line
-STARTED: dict[str, tuple[Edit, dict[str, int]]] = {
+STARTED: dict[str, tuple[Edit, dict[str, int | str]]] = {
     "sliding window, started with it": (WINDOW, {"speculative_draft_window_size": 7}),
     "sliding window, started with one more": (WINDOW, {"speculative_draft_window_size": 8}),
+    # SGLang takes float16 for the target's float32
+    "torch_dtype bfloat16, started with auto": (config(torch_dtype="bfloat16"), {"dtype": "auto"}),
     "100 positions, started with them": (config(max_position_embeddings=100), {"context_length": 100}),
 }
 # on llama31: fc_norm, norm_output, boundaries 1, 4, 6, a reduced vocabulary
