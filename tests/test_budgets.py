@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 772,
     "engines": 1499,
     "files": 2742,
-    "formats": 2261,
+    "formats": 2271,
     "in_engine": 432,
     "judge": 2645,
     "modules": 1510,

@@ -118,6 +118,36 @@ def test_a_permuted_full_vocabulary_is_put_in_order(tmp_path: Path) -> None:
     assert after["lm_head.weight"][2] == b"".join(rows) and not {"d2t", "t2d"} & set(after)
 
 
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [
+        (["full_attention"] * 8, ["full_attention"]),
+        (["sliding_attention", "full_attention"], ["sliding_attention"]),
+        ([], ["full_attention"]),
+    ],
+)
+def test_layer_types_are_written_for_the_drafters_own_layers(
+    types: list[str], wanted: list[str], tmp_path: Path
+) -> None:
+    source = patched(tmp_path / "d", layer_types=types, sliding_window=64)
+    assert converted(source, tmp_path / "out").plan.config["layer_types"] == wanted
+
+
+def test_a_linear_factor_is_written_with_a_point(tmp_path: Path) -> None:
+    source = patched(tmp_path / "d", rope_scaling={"rope_type": "linear", "factor": 4})
+    converted(source, tmp_path / "out", answers=Answers(semantics=STORED))
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert repr(written["rope_scaling"]["factor"]) == "4.0"
+
+
+def test_an_original_length_at_the_top_does_not_stay_before_the_scalings_own(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    source = patched(tmp_path / "d", rope_scaling=yarn, original_max_position_embeddings=64)
+    config = converted(source, tmp_path / "out", answers=Answers(semantics=STORED)).plan.config
+    assert config["rope_scaling"]["original_max_position_embeddings"] == 128
+    assert "original_max_position_embeddings" not in config
+
+
 def test_a_head_tied_to_its_own_embedding_is_written_out(tmp_path: Path) -> None:
     source = PRODUCERS / "torchspec/llama"
     tied = patched(tmp_path / "d", source=source, without=("lm_head.weight",), tie_word_embeddings=True)

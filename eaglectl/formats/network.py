@@ -35,7 +35,16 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.budgets import MAX_DEPTH, MAX_MODULES, MAX_NAME, MAX_STEPS
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import QUANTISATION
-from eaglectl.formats.config_keys import CLASS_EPS, LAYERS, POSITIONS, ROPE_TABLES, Keys, at, ids_question
+from eaglectl.formats.config_keys import (
+    CLASS_EPS,
+    LAYERS,
+    MAX_NUMBER,
+    POSITIONS,
+    ROPE_TABLES,
+    Keys,
+    at,
+    ids_question,
+)
 from eaglectl.formats.format import (
     NESTED_IDS,
     STORED,
@@ -873,5 +882,7 @@ def _checked_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     _check_number("the rope scaling's factor", raw.get("factor", 1))
     _check_number(PART, raw.get(PART, 1))
     rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
+    if kind == "linear" and 0 < rest.get("factor", 0) < MAX_NUMBER:
+        rest["factor"] = float(rest["factor"])  # vLLM takes no int (linear_scaling_rope.py 0.32.0:70)
     # mrope says "default" and carries its sections beside it
     return None if kind == "default" and not rest else {"rope_type": kind, **rest}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.drafter import FULL, Drafter, Feature
 from eaglectl.drafter.tensors import LAYER, Tensor, joined_name, quantised_modules
 from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
@@ -36,9 +36,7 @@ def write_config(
     layout = format.layout
     assert layout is not None
     decoder = {"model_type": layout.model_types[model_class], **_decoder(drafter)}
-    carried = dict(drafter.carried)
-    if "rope_interleave" in carried and drafter.dims.attention == "MLA":
-        carried["rope_interleave"] = drafter.rope.is_interleaved
+    carried = _carried(drafter)
     # the later wins: the layout's constants, what the source's config carries, what this drafter needs
     eagle_config = {
         **layout.extra.get("eagle_config", {}),
@@ -157,6 +155,18 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
     }
     settings = {key: value for key, value in drafter.settings.items() if value is not None}
     return config | {**settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
+
+
+def _carried(drafter: Drafter) -> dict[str, Any]:
+    """Return the keys that are written as the source has them, in what depends on the network corrected."""
+    carried = dict(drafter.carried)
+    if "rope_interleave" in carried and drafter.dims.attention == "MLA":
+        carried["rope_interleave"] = drafter.rope.is_interleaved
+    if isinstance(kinds := carried.get("layer_types"), list):  # transformers 5 wants one for each layer
+        carried["layer_types"] = [*kinds, *[FULL] * drafter.dims.layers][: drafter.dims.layers]
+    if "original_max_position_embeddings" in (drafter.rope.scaling or {}):
+        carried.pop("original_max_position_embeddings", None)  # transformers 5 takes it before the scaling's
+    return carried
 
 
 def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
