@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1682,
     "conversion": 1937,
     "drafter": 772,
-    "engines": 1499,
+    "engines": 1563,
     "files": 2742,
     "formats": 2271,
     "in_engine": 432,

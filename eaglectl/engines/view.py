@@ -229,6 +229,11 @@ def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
 
 
+ORIGINAL = "original_max_position_embeddings"
+# keys of a rope that are no part of its scaling
+ASIDE = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
+
+
 class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
@@ -294,16 +299,22 @@ class View(Struct, frozen=True, dict=True):
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "(none)"
 
+    @property
+    def rope_table(self) -> Mapping[str, Any]:
+        """The object that states the rope: rope_parameters where rope_scaling is empty."""
+        tables = (self.flat.get(name) for name in ROPE_TABLES)
+        return next((table for table in tables if table and isinstance(table, Mapping)), {})
+
     @cached_property
     def reach(self) -> tuple[int, str, float, float | None]:
         """max_position_embeddings, and kind, factor and original length of the stated rope scaling.
 
         Absent positions are those of the config's class.
         """
-        table: Mapping[str, Any] = next(filter(None, map(self.flat.get, ROPE_TABLES)), {})
+        table = self.rope_table
         factor, original = (
             value if isinstance(value := table.get(key), int | float) and 0 < value < LARGEST_SCALE else None
-            for key in ("factor", "original_max_position_embeddings")
+            for key in ("factor", ORIGINAL)
         )
         kind = str(table.get("rope_type", table.get("type", "default")))
         return self.number(POSITIONS) or CLASS_POSITIONS[self.model_class], kind, factor or 1, original
@@ -339,8 +350,11 @@ def assumed_head_dim(view: View) -> float:
 
 
 def stated_theta(view: View) -> object:
-    """Return the rope base that the config states, in either spelling; 10000 if it states none."""
-    bases = (at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
+    """Return the rope base that the config states; 10000 if it states none.
+
+    That of an object comes before the key at the top (transformers 5.19.0 modeling_rope_utils.py:752-771).
+    """
+    bases = (view.rope_table.get("rope_theta"), view.flat.get("rope_theta"))
     return next((theta for theta in bases if theta is not None), 10000.0)
 
 
@@ -715,9 +729,30 @@ def in_stages(view: View) -> bool:
     return (view.drafter.target.pipeline_parallel or 1) > 1
 
 
+def trained_kind(view: View) -> str:
+    """Return the name of the rope scaling that was trained."""
+    return str((view.drafter.rope.scaling or {}).get("rope_type", "default"))
+
+
+def misreads_scaling(view: View) -> bool:
+    """Whether the config states another rope scaling than was trained, apart from the rotated part.
+
+    transformers 5 takes the original length at the top before that of the object (5.19.0
+    modeling_rope_utils.py:811-820).
+    """
+    trained, written = (
+        {key: value for key, value in table.items() if value is not None and key not in ASIDE}
+        for table in (view.drafter.rope.scaling or {}, view.rope_table)
+    )
+    if (original := view.flat.get(ORIGINAL)) is not None:
+        written[ORIGINAL] = original
+        trained.setdefault(ORIGINAL, original)
+    return (trained_kind(view), trained) != (view.reach[1], written)
+
+
 def other_scaling(view: View) -> bool:
     """Whether the drafter was trained with a rope scaling other than yarn."""
-    return (view.drafter.rope.scaling or {}).get("rope_type", "default") not in ("default", "yarn")
+    return trained_kind(view) not in ("default", "yarn")
 
 
 # of facts that several engines have, by the fact's id
@@ -786,7 +821,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "stated_aux": case.aux_count,
         "target_positions": view.target_positions,
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
-        "rope_kind": (view.drafter.rope.scaling or {}).get("rope_type"),
+        "rope_kind": trained_kind(view),
         "rows": _embedding_rows(view),
         "last_id": (view.drafter.target.tokens or 0) - 1,
     }

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from math import inf, isclose, log, sqrt
 from typing import Any
 
-from eaglectl.drafter.drafter import Feature
+from eaglectl.drafter.drafter import SLIDING, Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import IDS, is_since, is_within
 from eaglectl.engines.data import load
@@ -30,20 +32,24 @@ from eaglectl.engines.view import (
     misbuilt,
     misread,
     misread_factor,
+    misreads_scaling,
     other_scaling,
     quantisation_lists,
     stated_theta,
     stops_at_head,
     target_is,
     tied_head,
+    trained_kind,
     unbuilt,
     unread,
     untargeted,
     when,
 )
+from eaglectl.errors import RefusedError
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import ROPE_TABLES, at, mask_token
 from eaglectl.formats.format import ModelClass
-from eaglectl.text import brief
+from eaglectl.text import brief, listed
 
 ATTENTION_BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS})
 # fc has a bias in no class, o_proj and the MLP in the Llama class only
@@ -55,6 +61,21 @@ PLACELESS_BIASES = {
 METHOD_KEYS = ("format", "quant_algo", "quantization")  # of a quantisation config
 # rope scalings whose factor does not lengthen max_model_len; those of yarn since 0.30.0
 UNSCALED_LENGTHS = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+MLA_WIDTHS = ("qk_nope_head_dim", "qk_rope_head_dim")
+# keys of a rope that vLLM reads and transformers does not, and in which kinds (rotary_embedding/__init__.py)
+FOREIGN_ROPE_KEYS = {
+    "rope_dim": ("default", "linear", "dynamic", "yarn", "llama3", *UNSCALED_LENGTHS[:2]),
+    "alpha": ("dynamic",),
+    "max_trained_positions": ("dynamic",),
+}
+# what limits max_model_len beside max_position_embeddings (model_arch_config_convertor.py 0.32.0:396-411)
+LENGTHS = (
+    *("n_positions", "max_seq_len", "seq_length", "model_max_length", "max_target_positions"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
+)
+LONGROPE_FACTORS = ("short_mscale", "long_mscale")
+# rope scalings that trainers can compute (ROPE_INIT_FUNCTIONS of transformers 5.19), and an older name of one
+TRANSFORMERS_ROPES = ("default", "mrope", "linear", "dynamic", "yarn", "llama3", *UNSCALED_LENGTHS[:2])
 SPECULATORS_KEYS = (
     "architectures",
     "draft_vocab_size",
@@ -146,8 +167,10 @@ def _nested_norm_before_fc(case: Case) -> bool:
 
 
 def _only_rope_parameters(view: View) -> bool:
-    is_stated = isinstance(view.flat.get("rope_parameters"), Mapping) and view.flat.get("rope_theta") is None
-    return is_stated and (view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None)
+    flat, rope = view.flat, view.drafter.rope
+    is_in_table = any(at(flat, f"{name}.rope_theta") is not None for name in ROPE_TABLES)
+    is_scaled = rope.scaling is not None and isinstance(flat.get("rope_parameters"), Mapping)
+    return flat.get("rope_theta") is None and (is_scaled or (is_in_table and rope.theta != 10000))
 
 
 def _table_parts(view: View) -> set[object]:
@@ -277,6 +300,59 @@ def _relays(case: Case) -> bool | None:
     if "V2" in case.captured and (reading is None or reading.captures == "unknown"):
         return None
     return "V2" in case.captured and reading is not None and reading.relays
+
+
+def _layer_types(view: View) -> list[Any] | None:
+    return types if isinstance(types := view.flat.get("layer_types"), list) else None
+
+
+def _other_lengths(view: View) -> Sequence[int]:
+    return [length for key in LENGTHS if type(length := view.number(key)) is int]
+
+
+def _mixes_windows(case: Case) -> bool:
+    """Whether V1 meets layers with a window and others without, which need two groups of its KV cache."""
+    view = case.view
+    has_windows = Feature.SLIDING_WINDOW in view.features and (view.number("sliding_window") or 0) > 0
+    return "V1" in case.captured and has_windows and len({*view.drafter.windows}) > 1
+
+
+def _lengthens(view: View) -> bool:
+    """Whether long_factor of a longrope is taken for short texts too, if the target's length is served."""
+    kind, original = view.reach[1], view.reach[3]
+    is_long = kind in UNSCALED_LENGTHS[:2] and (view.target_positions or inf) > (original or inf)
+    return is_long and view.rope_table.get("short_factor") != view.rope_table.get("long_factor")
+
+
+def _misscales(view: View) -> bool:
+    """Whether the factor of a longrope on cos and sin is another one than transformers computes."""
+    positions, kind, _, original = view.reach
+    if kind not in UNSCALED_LENGTHS[:2] or not original or original <= 1:
+        return False
+    numbers = {
+        key: value for key, value in view.rope_table.items() if isinstance(value, int | float) and value > 0
+    }
+    default, other = (
+        sqrt(1 + log(max(ratio, 1)) / log(original))
+        for ratio in (positions / original, numbers.get("factor", positions / original))
+    )
+    factors = {numbers.get(key, default) for key in LONGROPE_FACTORS}
+    return not all(
+        isclose(factor, numbers.get("attention_factor", other), rel_tol=1e-3) for factor in factors
+    )
+
+
+def _softmax_scales(view: View) -> tuple[float, float]:
+    """Return the softmax scales of an MLA drafter and its target; twice the first without MLA in both."""
+    dims, target = view.drafter.dims, text_part(view.target)
+    widths = [value for key in MLA_WIDTHS if isinstance(value := target.get(key), int)]
+    if view.model_class != "mla":
+        return 0.0, 0.0
+    scale = (dims.qk_nope_head_dim + dims.qk_rope_head_dim) ** -0.5 * view.drafter.rope.mla_factors[1]
+    if (rope := view.drafter.target.rope) is not None and len(widths) == len(MLA_WIDTHS) and min(widths) > 0:
+        with suppress(RefusedError):
+            return scale, float(sum(widths) ** -0.5 * rope.mla_factors[1])
+    return scale, scale
 
 
 def _own_head_packed(case: Case) -> bool:
@@ -414,6 +490,49 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
     "tied-head": when(tied_head),
+    "rope-scaling": when(misreads_scaling),
+    "linear-factor": when(lambda view: view.reach[1] == "linear" and isinstance(view.reach[2], int)),
+    "layer-types": when(
+        lambda view: (
+            (types := _layer_types(view)) is not None
+            and view.number("num_hidden_layers") not in (None, len(types))
+        )
+    ),
+    "heads-uneven": when(
+        lambda view: (
+            view.flat.get("model_type") in ("llama", "deepseek_v2")
+            and (view.number("hidden_size") or 0) % (view.number("num_attention_heads") or 1)
+        )
+    ),
+    "windows-mixed": lambda case: _mixes_windows(case) and [*case.captured] == ["V1"],
+    "windows-mixed-by-runner": lambda case: _mixes_windows(case) and [*case.captured] != ["V1"],
+    "window-unstated": when(
+        lambda view: SLIDING in (_layer_types(view) or ()) and "sliding_window" not in view.flat
+    ),
+    "longrope": when(_lengthens),
+    "longrope-factor": when(_misscales),
+    "output-bias-overstated": when(
+        lambda view: view.flat.get("bias") is True and not ATTENTION_BIASES & view.features
+    ),
+    "not-causal": when(lambda view: view.flat.get("is_causal") is False),
+    "rope-base-null": when(
+        lambda view: view.flat.get("rope_theta", 0) is None and view.rope_table.get("rope_theta") is None
+    ),
+    "dynamic-factor": when(lambda view: view.reach[1] == "dynamic" and not view.rope_table.get("factor")),
+    "rope-foreign": when(
+        lambda view: any(
+            key in view.rope_table and view.reach[1] in kinds for key, kinds in FOREIGN_ROPE_KEYS.items()
+        )
+    ),
+    "drafting-length": lambda case: (
+        [*case.captured] == ["V1"]
+        and min(lengths := _other_lengths(case.view), default=inf) < (case.view.target_positions or 0)
+        and min(lengths) < _drafted_length(case)
+    ),
+    "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),
+    "mla-prefill-scale": lambda case: (
+        [*case.captured] == ["V2"] and not isclose(*_softmax_scales(case.view), rel_tol=1e-3)
+    ),
     "head-absent": when(lambda view: not view.drafter.has_head),
     "head-of-multimodal": _headless_multimodal,
     "embedding-short": when(lacks_padded_rows),
@@ -436,6 +555,19 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.config.get("speculators_model_type") == "peagle" and view.drafter.norms.fc_norm
     ),
 }
+
+
+def _key_words(view: View) -> Mapping[str, Any]:
+    """Return the words on keys of the config that limit the drafter's length or change its network."""
+    return {
+        "rope_factor": view.reach[2],
+        "stated_types": len(_layer_types(view) or ()),
+        "length": min(_other_lengths(view), default=0),
+        "length_keys": listed(key for key in LENGTHS if view.number(key) is not None),
+        "rope_keys": listed(key for key in FOREIGN_ROPE_KEYS if key in view.rope_table),
+        "original": int(view.reach[3] or 0),
+        **dict(zip(("own_scale", "target_scale"), map("{:.3g}".format, _softmax_scales(view)), strict=True)),
+    }
 
 
 def _words(case: Case) -> Mapping[str, Any]:
@@ -465,6 +597,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),
         "target_type": drafter.target.model_type,
+        **_key_words(view),
         "mask_keys": " or ".join(_mask_keys(case.release)),
         "layer_model_type": layer.get("model_type") if isinstance(layer, Mapping) else None,
     }

@@ -141,7 +141,7 @@ MODELOPT = {"eagle_config": {**config_of("modelopt/hf-ids")["eagle_config"], IDS
 FAMILIES = {"vllm": "serving: vLLM", "sglang": "serving: SGLang", "llama.cpp": "serving: llama.cpp"}
 ALIKE = {"mscale": 1.0, "mscale_all_dim": 1.0}
 MISTRAL = layer_of("plain", model_type="mistral")
-HALF_ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+HALF_ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5}}
 SLIDING = {"layer_types": ["sliding_attention"], "sliding_window": 512}
 QWEN3 = {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
 OWN_IDS = {IDS: [1, 3, 6], "eagle_config": ABSENT}
@@ -225,6 +225,25 @@ NARROWER, WIDE_ROWS = {"target_hidden_size": 32}, {**MORE_ROWS, "hidden_size": 3
 WIDER_TARGET = {"fc.weight": floats("fc", HIDDEN, 3 * 32)}
 
 
+THREE_HEADS = {
+    "layers.0.self_attn.q_proj.weight": floats("q", 24, 32),
+    "layers.0.self_attn.o_proj.weight": floats("o", HIDDEN, 24),
+    **{f"layers.0.self_attn.{part}_proj.weight": floats(part, HEAD_DIM, 32) for part in "kv"},
+}
+YARN_TARGET = {
+    **of("deepseek_v3", "DeepseekV3ForCausalLM"),
+    **{"hidden_size": 32, "vocab_size": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+    **{"rope_theta": 10000.0, **scaled("yarn", 64, mscale=1.0, mscale_all_dim=1.0)},
+}
+
+
+def longrope(long_factor: float, **more: Any) -> dict[str, Any]:
+    """A longrope of 1024 original positions, whose short factors are 1."""
+    lists = {"short_factor": [1.0] * 4, "long_factor": [long_factor] * 4}
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 1024, **lists, **more}
+    return {"rope_scaling": scaling}
+
+
 def vllm(fact: str, *patch: Any, **given: Any) -> Bad:
     """A bad case of a fact of vLLM 0.32.0."""
     return Bad(f"vllm-{fact}", "vllm==0.32.0", *patch, **given)
@@ -276,7 +295,12 @@ BAD = (
     vllm("bias-overstated", {"attention_bias": True}, where="attention_bias"),
     Bad("vllm-bias-refused", "vllm==0.24.0", {"attention_bias": False}, base="vllm/bias"),
     vllm("layers-overstated", {"num_hidden_layers": 3}, says="builds 3 layers"),
-    vllm("layers-understated", {"num_hidden_layers": 1}, says="builds 1 of 2", base="speculators/two-layers"),
+    vllm(
+        "layers-understated",
+        layer_of("two-layers", num_hidden_layers=1, layer_types=["full_attention"]),
+        says="builds 1 of 2",
+        base="speculators/two-layers",
+    ),
     vllm("layers-unstated", {"num_hidden_layers": ABSENT}),
     vllm("head-dim-unstated", ONE_HEAD, ONE_HEAD_TENSORS, "takes head_dim 16"),
     vllm("head-dim-smaller", {"head_dim": ABSENT}, says="takes head_dim 4"),
@@ -381,6 +405,42 @@ BAD = (
         says="which runner it is",
         target={**GPTQ_TARGET, **of("gemma4_text")},
         is_blind=True,
+    ),
+    vllm("linear-factor", scaled("linear", None, factor=4), says="takes 4 for a list"),
+    vllm("layer-types", {"layer_types": ["full_attention"] * 8}, says="8 entries for 1 layers"),
+    vllm("heads-uneven", {"num_attention_heads": 3, "num_key_value_heads": 1}, THREE_HEADS),
+    Bad("vllm-windows-mixed", "vllm==0.21.0", ONE_OF_TWO, THEIRS, "some of the drafter's layers"),
+    Bad(
+        "vllm-windows-mixed-by-runner",
+        "vllm==0.27.0",
+        ONE_OF_TWO,
+        THEIRS,
+        says="which runner it is",
+        target=of("gemma4_text"),
+        is_blind=True,
+    ),
+    vllm("window-unstated", {"layer_types": ["sliding_attention"]}),
+    vllm("longrope", longrope(2.0), says="more than 1024", target={}, option="--max-model-len 1024"),
+    vllm("longrope-factor", longrope(1.0, attention_factor=1.0)),
+    vllm("longrope-factor", longrope(1.0, factor=8.0)),
+    vllm("longrope-factor", longrope(1.0, short_mscale=1.5, long_mscale=1.5)),
+    vllm("output-bias-overstated", {"bias": True}),
+    vllm("not-causal", {"is_causal": False}),
+    vllm("rope-base-null", {"rope_theta": None}),
+    vllm("dynamic-factor", {"rope_scaling": {"rope_type": "dynamic"}}),
+    vllm("rope-foreign", scaled("dynamic", None, max_trained_positions=64), says="max_trained_positions"),
+    vllm("rope-foreign", {"rope_scaling": {"rope_type": "default", "rope_dim": 4}}, says="by rope_dim"),
+    vllm("rope-kind", scaled("ntk", None), says="scaling ntk by rules", is_blind=True),
+    vllm("rope-scaling", scaled("linear", None), answers={"rope": "plain"}),
+    vllm("rope-scaling", {**scaled("yarn"), "original_max_position_embeddings": 64}),
+    vllm("mla-prefill-scale", says="softmax scale", base="vllm/mla", target=YARN_TARGET),
+    Bad(
+        "vllm-drafting-length",
+        "vllm==0.21.0",
+        {"seq_length": 512},
+        says="at 512 positions (V1 runner), by seq_length",
+        target={},
+        option="--max-model-len 512",
     ),
     sglang("mla-quantised", QUANTISED, in_float8(KV_B, 64, 512), base="vllm/mla"),
     sglang("speculators", base="speculators/plain"),
@@ -598,7 +658,7 @@ BAD = (
 @pytest.mark.fast(26)
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.rule} {bad.engine}")
 def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path) -> None:
-    report = judged(bad, tmp_path, select=["EGL10", "EGL11", "EGL12"])
+    report = judged(bad, tmp_path, select=["EGL10", "EGL11", "EGL12", "EGL20"])
     passing = "pass" if bad.option else "fail"
     verdict = "could-not-look" if bad.is_blind else passing
     assert {report.verdict, *(one.outcome.check for one in report.releases)} == {verdict}
@@ -640,7 +700,7 @@ def test_every_serving_rule_has_a_bad_case() -> None:
 @pytest.mark.fast(3)
 @pytest.mark.parametrize("bad", WITH_OTHERS, ids=lambda bad: bad.rule)
 def test_a_fact_that_comes_with_others_is_found_too(bad: Bad, tmp_path: Path) -> None:
-    report = judged(bad, tmp_path, select=["EGL10", "EGL11", "EGL12"])
+    report = judged(bad, tmp_path, select=["EGL10", "EGL11", "EGL12", "EGL20"])
     found = {one.rule.name: one.match.message for one in report.findings}
     assert bad.rule in found, found
 

@@ -51,7 +51,8 @@ TARGETS: dict[str, dict[str, Any]] = {
     },
     "mla": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **MLA, **DEEPSEEK},
 }
-WITH_TOKENIZER = "llama-tokenizer"
+# variants of the llama target: with a tokenizer of as many tokens, and with its lm_head packed in 4 bits
+WITH_TOKENIZER, PACKED_HEAD = "llama-tokenizer", "llama-packed-head"
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLMEagle3", "llama"),
     "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from eaglectl.formats.format import Answers
-from tests.engine.agreement.bases import BASES, WITH_TOKENIZER, Files, drafter
+from tests.engine.agreement.bases import BASES, PACKED_HEAD, WITH_TOKENIZER, Files, drafter
 from tests.engine.agreement.drawn import drawn
 from tests.engine.agreement.edits import Edit
 from tests.engine.agreement.listed import LISTED
@@ -40,11 +40,16 @@ TRAINED = {
     "llama3/norm_output told, trained without": Answers(semantics={"norm_output": "false"}),
     "llama3/rope_theta other, trained with 10000": Answers(semantics={"rope": "10000"}),
     "llama3/half of each head in rope_parameters, trained whole": Answers(semantics={"rope": "plain"}),
+    "llama3/rope_scaling linear, trained without": Answers(semantics={"rope": "plain"}),
+    "llama3/two rope scalings, that of rope_parameters trained": Answers(
+        semantics={"rope": "rope_parameters"}
+    ),
     "llama31/P-EAGLE, aux ids in dflash_config": LAYERS,
     "llama31/P-EAGLE, aux ids in dflash_config, eagle_config beside it": LAYERS,
 }
 # targets other than the base's, and arguments of vLLM's speculative_config
 KINDS = {
+    "llama3/the target's lm_head in 4 bits": PACKED_HEAD,
     "llama3/embed_tokens of 192 rows": WITH_TOKENIZER,
     "llama3/embed_tokens of 200 rows": WITH_TOKENIZER,
 }

@@ -227,6 +227,19 @@ def in_float8(module: str) -> Edit:
     return edit
 
 
+def in_int8(module: str) -> Edit:
+    """A module in INT8, with a scale for each row."""
+
+    def edit(files: Files) -> None:
+        _, shape, data = files.tensors[f"{module}.weight"]
+        rows = np.frombuffer(data, "<f4").reshape(shape)
+        scales = np.abs(rows).max(1, keepdims=True) / 127
+        files.tensors[f"{module}.weight"] = "I8", shape, np.round(rows / scales).astype("i1").tobytes()
+        files.tensors[f"{module}.weight_scale"] = "F32", scales.shape, scales.tobytes()
+
+    return edit
+
+
 def in_four_bits(module: str) -> Edit:
     """A module packed by compressed-tensors: numbers that are not its own, in groups of 16."""
 

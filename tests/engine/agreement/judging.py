@@ -9,8 +9,10 @@ from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.registry import EngineRequest
 from eaglectl.errors import EaglectlError
 from eaglectl.judge.judgement import Report
-from tests.engine.agreement.bases import TARGETS, WITH_TOKENIZER, target
+from tests.engine.agreement.bases import PACKED_HEAD, TARGETS, WITH_TOKENIZER, target
 from tests.engine.agreement.cases import Case
+from tests.engine.agreement.edits import both, config, in_four_bits
+from tests.engine.agreement.plain import PACKED_HEAD as PACKED_HEAD_CONFIG
 from tests.engine.agreement.records import Record
 
 DROPPED = (
@@ -29,6 +31,10 @@ TIED = (
     "the config ties the head to an embedding that the file has not; the engine and the reference both"
     " take the target's head"
 )
+ADAPTED = (
+    "the engine reads no adapter, and whether the drafter or its target was trained with it is not known"
+)
+SCALED = "every logit is scaled alike, and greedy drafting, which is vLLM's default, goes by their order"
 KERNEL = (
     "the CPU build computes it in bfloat16 alone; it loads, which it does not without model.fc in `ignore`"
 )
@@ -36,6 +42,7 @@ V2 = (
     "the release takes the V2 runner for this target wherever Triton is, which reads other keys;"
     " on CPUs it takes V1"
 )
+V2_ALONE = "the V2 runner, which the release takes on a GPU, does not serve it; the recorded V1 does"
 # what validate may say of a release where inspect says this
 AGREEING = {
     "as trained": ("pass",),
@@ -81,6 +88,13 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/embed_tokens with one NaN": UNTOUCHED,
     "llama-shared/tie_word_embeddings": TIED,
     "llama3/attention in 4 bits": KERNEL,
+    "llama3/logit_scale": SCALED,
+    "llama3/an adapter beside it": ADAPTED,
+    "llama3/positions 16": V2,
+    "llama3/two layers, one with a window": V2,
+    "llama3/seq_length 16": V2,
+    "mla3/rope_scaling yarn": V2_ALONE,
+    "mla3/rope_scaling yarn with mscale": V2_ALONE,
     "mla3/rope_interleave false": PAIRED,
     "llama3/aux ids nested as layer_ids": V2,
     "llama31/aux ids nested alone": V2,
@@ -88,13 +102,13 @@ JUSTIFIED: Mapping[str, str] = {
 }
 # the same for the V1 runner of any release
 JUSTIFIED_V1: Mapping[str, str] = {
-    **{name: reason for name, reason in JUSTIFIED.items() if reason != V2},
+    **{name: reason for name, reason in JUSTIFIED.items() if reason not in (V2, V2_ALONE)},
     "speculators31/layer's model_type null": UNREADABLE,  # before 0.24.0
     "llama3/lm_head in 4 bits": KERNEL,
 }
 # the same for the V2 runner, which is the one that validate judges the release by
 JUSTIFIED_V2: Mapping[str, str] = {
-    **{name: reason for name, reason in JUSTIFIED.items() if reason != V2},
+    **{name: reason for name, reason in JUSTIFIED.items() if reason not in (V2, V2_ALONE)},
     "mla3/use_aux_hidden_state false": DIVIDED,
 }
 
@@ -103,6 +117,9 @@ def targets(root: Path) -> Path:
     """Write all targets below `root`."""
     for kind in (*TARGETS, WITH_TOKENIZER):
         target(kind).write(root / kind)
+    packed = target("llama")
+    both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD_CONFIG))(packed)
+    packed.write(root / PACKED_HEAD)
     return root
 
 

@@ -207,6 +207,10 @@ SPECULATORS: dict[str, Edit] = {
     "layer's model_type mistral": inside(LAYER, model_type="mistral"),
     "layer's rope other": inside(LAYER, rope_parameters={"rope_theta": 500.0, "rope_type": "default"}),
     "layer's rope absent": inside(LAYER, rope_parameters=ABSENT),
+    "layer's layer_types of eight layers": inside(LAYER, layer_types=["full_attention"] * 8),
+    "layer's rope_scaling linear with a whole factor": inside(
+        LAYER, rope_parameters={"rope_type": "linear", "factor": 4, "rope_theta": 10000.0}
+    ),
     "layer's heads wrong": inside(LAYER, num_attention_heads=8),
     "two layers told": inside(LAYER, num_hidden_layers=2),
     "no proposals": inside(PROPOSALS, proposal_methods=[]),

@@ -29,6 +29,7 @@ from tests.engine.agreement.edits import (
     head_swapped,
     header,
     in_four_bits,
+    in_int8,
     in_training_state,
     inside,
     metadata,
@@ -143,6 +144,23 @@ def one_head(width: int) -> Edit:
         *(noise(f"{ATTENTION}{part}_proj.weight", width, 2 * HIDDEN) for part in "qkv"),
         noise(f"{ATTENTION}o_proj.weight", HIDDEN, width),
     )
+
+
+def heads_of(count: int) -> Edit:
+    """So many query heads of 32, and one of keys and values."""
+    return both(
+        config(num_attention_heads=count, num_key_value_heads=1),
+        noise(f"{ATTENTION}q_proj.weight", count * 32, 2 * HIDDEN),
+        *(noise(f"{ATTENTION}{part}_proj.weight", 32, 2 * HIDDEN) for part in "kv"),
+        noise(f"{ATTENTION}o_proj.weight", HIDDEN, count * 32),
+    )
+
+
+def longrope(**keys: Any) -> Edit:
+    """A longrope of 64 original positions and one list of factors, with more keys, or others."""
+    lists = {f"{length}_factor": [2.0] * 16 for length in ("short", "long")}
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 64, **lists, **keys}
+    return config(rope_scaling=scaling)
 
 
 def yarn(**keys: Any) -> Edit:
@@ -339,6 +357,30 @@ LLAMA_3: dict[str, Edit] = {
     "rope_scaling dynamic": config(
         max_position_embeddings=32, rope_scaling={"rope_type": "dynamic", "factor": 4.0}
     ),
+    "rope_scaling linear with a whole factor": config(rope_scaling={"rope_type": "linear", "factor": 4}),
+    "rope_scaling with its own base": config(
+        rope_theta=ABSENT, rope_scaling={"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}
+    ),
+    "rope_scaling longrope": longrope(long_factor=[4.0] * 16),
+    "rope_scaling longrope with attention_factor": longrope(attention_factor=1.0),
+    "rope_scaling linear, trained without": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "rope_scaling yarn, another original length at the top": both(
+        yarn(), config(original_max_position_embeddings=32)
+    ),
+    "two rope scalings, that of rope_parameters trained": config(
+        rope_scaling={"rope_type": "linear", "factor": 4.0},
+        rope_parameters={**ROPE, "rope_type": "linear", "factor": 2.0},
+    ),
+    "rope_scaling ntk": config(rope_scaling={"rope_type": "ntk", "factor": 4.0}),
+    "rope_scaling dynamic without a factor": config(rope_scaling={"rope_type": "dynamic", "alpha": 4.0}),
+    "rope_scaling dynamic with max_trained_positions": config(
+        rope_scaling={"rope_type": "dynamic", "factor": 4.0, "max_trained_positions": 64}
+    ),
+    "rope_dim in rope_parameters": config(
+        rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={**ROPE, "rope_dim": 16}
+    ),
+    "rope_theta null": config(rope_theta=None),
+    "seq_length 16": config(seq_length=16),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
     "rope_parameters": rope(10000.0),
@@ -356,6 +398,16 @@ LLAMA_3: dict[str, Edit] = {
     "tie_word_embeddings": config(tie_word_embeddings=True),
     "sliding_window": config(sliding_window=16),
     "sliding_window in layer_types": config(sliding_window=16, layer_types=["sliding_attention"]),
+    "layer_types of eight layers": config(layer_types=["full_attention"] * 8),
+    "layer_types without sliding_window": config(layer_types=["sliding_attention"]),
+    "two layers, one with a window": both(
+        config(num_hidden_layers=2, sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+        second_layer(),
+    ),
+    "three heads": heads_of(3),
+    "bias without biases": config(bias=True),
+    "is_causal false": config(is_causal=False),
+    "logit_scale": config(logit_scale=0.25),
     "partial_rotary_factor": config(partial_rotary_factor=0.5),
     # who it is
     "architectures wrong": config(architectures=["MyEagle3Model"]),
@@ -385,6 +437,11 @@ LLAMA_3: dict[str, Edit] = {
     "quantization_config empty": config(quantization_config={}),
     "quantization_config compressed-tensors, weights not": config(quantization_config=COMPRESSED),
     "quantization_config int8, fc not excluded by its name": config(quantization_config=INT8),
+    "attention in INT8, fc not excluded by its name": both(
+        *(in_int8(f"{ATTENTION}{part}_proj") for part in "qkvo"),
+        config(quantization_config={**INT8, "ignore": ["lm_head", "re:.*mlp.*", "fc"]}),
+    ),
+    "the target's lm_head in 4 bits": both(),
     "lm_head in 4 bits": both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD)),
     "attention in 4 bits": in_packed_attention("lm_head", "re:.*mlp.*", "fc", "model.fc"),
     "attention in 4 bits, fc not excluded by its name": in_packed_attention("lm_head", "re:.*mlp.*", "fc"),

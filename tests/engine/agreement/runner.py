@@ -82,8 +82,8 @@ def _base(root: Path, name: str) -> list[str] | str:
 
 
 def _engine(root: Path, kind: str, folder: Path, digest: str, *, is_parallel: bool = False) -> list[Rounds]:
-    """What vLLM drafts with these bytes for a target of this kind, kept under their digest."""
-    kept = root / "drafts" / digest
+    """What vLLM drafts with these bytes for a target of this kind, kept under both."""
+    kept = root / "drafts" / f"{kind} {digest}"
     if not kept.exists():
         drafted = in_vllm(
             root / "targets" / kind,

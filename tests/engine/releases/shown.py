@@ -63,6 +63,8 @@ VLLM: Mapping[str, str] = {
     "quantised-module": "mla3/lm_head in FP8",
     "quantised-names": "llama3/attention in 4 bits, fc not excluded by its name",
     "packed-head": "llama3/lm_head in 4 bits",
+    "packed-target-head": "llama3/the target's lm_head in 4 bits",
+    "quantised-names-plain": "llama3/attention in INT8, fc not excluded by its name",
     "yarn-keys": "llama3/rope_scaling yarn with extrapolation_factor",
     "end-boundary": "mla3/aux id 0 at the top",
     "mla-scaling": "mla3/rope_scaling linear with an original length",
@@ -70,6 +72,21 @@ VLLM: Mapping[str, str] = {
     "weight-files": "llama3/weights in a training state",
     "embedding-short": "llama3/embed_tokens of 192 rows",
     "embedding-zeros": "llama3/embed_tokens of 200 rows",
+    "linear-factor": "llama3/rope_scaling linear with a whole factor",
+    "layer-types": "llama3/layer_types of eight layers",
+    "heads-uneven": "llama3/three heads",
+    "windows-mixed": "llama3/two layers, one with a window",
+    "window-unstated": "llama3/layer_types without sliding_window",
+    "longrope": "llama3/rope_scaling longrope",
+    "longrope-factor": "llama3/rope_scaling longrope with attention_factor",
+    "output-bias-overstated": "llama3/bias without biases",
+    "not-causal": "llama3/is_causal false",
+    "rope-base-null": "llama3/rope_theta null",
+    "dynamic-factor": "llama3/rope_scaling dynamic without a factor",
+    "rope-foreign": "llama3/rope_dim in rope_parameters",
+    "drafting-length": "llama3/seq_length 16",
+    "rope-scaling": "llama3/rope_scaling linear, trained without",
+    "mla-prefill-scale": "mla3/rope_scaling yarn with mscale",
 }
 SGLANG: Mapping[str, str] = {
     "architecture": "llama31/sglang: architecture Eagle3LlamaForCausalLM",
@@ -141,8 +158,6 @@ TARGETS = "tests/engine/targets runs the classes of targets (vllm_targets.json)"
 GPU = "of the V2 runner of a release whose CPU build has none, or of a release without V1"
 NO_REFERENCE = "no layout has a place for what was trained, so nothing says what it drafts"
 GPU_STAGES = "of a target in stages, each of which needs a device"
-ROUNDED = "such drafters round their inputs too, to INT8 or FP8, and the reference does not"
-NOT_RUN = "no drafter of the recorded cases shows it yet"
 # what no drafter can show on a CPU build, or is recorded elsewhere
 UNCOUNTED = (EARLY, OPEN, MLA, GPU, GPU_STAGES, TARGETS, NO_REFERENCE)
 # why a CPU build of vLLM does not show the others
@@ -173,9 +188,9 @@ UNSHOWN: Mapping[str, str] = {
     "pipeline": GPU_STAGES,
     "pipeline-class": GPU_STAGES,
     "pipeline-unknown": OPEN,
-    "packed-target-head": NOT_RUN,
-    "quantised-names-plain": ROUNDED,
     "packed-head-by-runner": OPEN,
+    "windows-mixed-by-runner": OPEN,
+    "rope-kind": OPEN,
     "quantised-targets": EARLY,
     "quantised-target": EARLY,
     "head-of-multimodal": GPU,
