@@ -47,6 +47,8 @@ KINDS = {True: "quantised", False: "plain"}
 # methods whose weights are packed in words, and where ModelOpt states a method for each module
 BY_WORDS, LAYERS_KEY = ("gptq", "awq"), "quantized_layers"
 FLOATS = ("F16", "BF16", "F32")
+# the engines whose methods are listed
+WITH_METHODS = ("vllm", "sglang")
 # classes of modules in lists of compressed-tensors
 LINEAR, LM_HEAD = "Linear", "ParallelLMHead"
 # as a row states them
@@ -555,6 +557,39 @@ def method_of(quantisation: Mapping[str, Any] | None) -> str:
     return MODELOPT if method.startswith(MODELOPT) else method
 
 
+def algorithm_of(table: Mapping[str, Any]) -> object:
+    """Return ModelOpt's algorithm in a quantisation config; None without one."""
+    inner = table.get("quantization")
+    return (inner if isinstance(inner, Mapping) else table).get("quant_algo")
+
+
+def _is_mixed(table: Mapping[str, Any]) -> bool:
+    return str(algorithm_of(table)).upper() == "MIXED_PRECISION"
+
+
+def known_methods(key: str) -> frozenset[str]:
+    """Return the quantisation methods, or ModelOpt's algorithms, that any engine has."""
+    return frozenset(name for engine in WITH_METHODS for name in load(engine)["quantised"][key])
+
+
+def _method_words(table: Mapping[str, Any]) -> Sequence[object]:
+    return [word for word in (table.get("quant_method", MODELOPT), algorithm_of(table)) if word]
+
+
+def _lacks_method(case: Case) -> bool:
+    method = method_of(case.view.drafter.quantisation)
+    return bool(method) and method not in load(case.engine)["quantised"]["methods"]
+
+
+def _reads_unlooked(case: Case) -> bool:
+    # whether the release has the method, and how it compares names was not looked at
+    table, data = case.view.drafter.quantisation or {}, load(case.engine)["quantised"]
+    method, algorithm = method_of(table), str(algorithm_of(table)).upper()
+    if method == MODELOPT and algorithm not in data["algorithms"]:
+        return algorithm in known_methods("algorithms")
+    return method in data["methods"] and not _ways_to_compare(case.engine, case.release, method)
+
+
 def is_listed(module: str, patterns: Iterable[Any]) -> bool:
     """Return whether names of compressed-tensors list a module: the whole name, or re: and an expression."""
     texts = [pattern for pattern in patterns if isinstance(pattern, str)]
@@ -578,8 +613,8 @@ def quantisation_lists(table: Mapping[str, Any]) -> tuple[Sequence[object], Sequ
     inner, groups = table.get("quantization"), table.get("config_groups")
     keys = inner if isinstance(inner, Mapping) else table
     excluded = [name for key in EXCLUDE_KEYS if isinstance(keys.get(key), list) for name in keys[key]]
-    if isinstance(layers := keys.get(LAYERS_KEY), Mapping):
-        return [*layers], excluded
+    if _is_mixed(table):
+        return [*layers] if isinstance(layers := keys.get(LAYERS_KEY), Mapping) else [], excluded
     if method_of(table) in BY_WORDS:
         targets, left_out = _lists_by_words(table)
         return targets, [*excluded, *left_out]
@@ -663,7 +698,7 @@ def misbuilt(case: Case) -> Mapping[str, bool]:
     drafter, table = case.view.drafter, case.view.drafter.quantisation or {}
     method = method_of(table)
     ways = _ways_to_compare(case.engine, case.release, method)
-    by_layer = _ways_to_compare(case.engine, case.release, LAYERS_KEY) if LAYERS_KEY in str(table) else ways
+    by_layer = _ways_to_compare(case.engine, case.release, LAYERS_KEY) if _is_mixed(table) else ways
     if [] in (ways, by_layer):
         return {}
     stored, (targets, excluded) = quantised_modules(drafter.tensors), _lists_read(case)
@@ -792,6 +827,8 @@ COMMON: Mapping[str, Condition] = {
     # the loader of the drafter's class does not remove it
     "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
+    "quantised-method": _lacks_method,
+    "quantised-unread": _reads_unlooked,
     "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "target-unknown": target_is("unknown"),
@@ -808,6 +845,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     words = {
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
+        "method": " ".join(map(str, _method_words(view.drafter.quantisation or {}))),
         "them": "them" if len(parts) > 1 else "it",
         "architecture": view.architecture,
         "aux": view.drafter.dims.aux,

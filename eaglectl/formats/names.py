@@ -45,6 +45,15 @@ WRAPPERS = (
     "_checkpoint_wrapped_module.",
 )
 WRAPPED = rf"\A(?:{'|'.join(map(re.escape, WRAPPERS))})++"
+# what quantisers put in the place of a weight that no EAGLE-3 class of an engine loads
+PACKERS: Mapping[str, str] = {
+    "W_q": "HQQ",
+    "q_weight": "EXL2",
+    "trellis": "EXL3",
+    "codebooks": "AQLM",
+    "_data": "quanto",
+    "_weight_qdata": "torchao",
+}
 # those that wrap single modules too, so that they stand in the middle of names
 INNER_WRAPPERS = WRAPPERS[3:]
 
@@ -508,10 +517,16 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
 
 def _check_packing(keys: Keys, names: Names) -> None:
+    ends = (PACKERS.get(name.rpartition(".")[2]) for name in names.unknown)
+    quantiser = next(filter(None, ends), "")
     check(
         (
             any(tensor.dtype == "U32" and name.endswith(".weight") for name, tensor in names.tensors.items()),
             "the weights are packed by MLX, and have other shapes: convert the unquantised drafter",
+        ),
+        (
+            quantiser,
+            f"the weights are packed by {quantiser}, and have other names: convert the unquantised drafter",
         ),
         (
             packed_bits(keys.config)[0] == "bitsandbytes",

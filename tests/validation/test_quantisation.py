@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.judge.rule import AllowTable, Policy
-from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, refusal
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, refusal, target_of
 from tests.processor import within
 from tests.validation.patches import Patch, add, exact, only, store
 
@@ -255,3 +255,51 @@ def test_a_quantiser_whose_weights_have_no_shape_is_named(
     weights = {f"{module}.weight": (dtype, (8, 4), bytes(8 * 4 * (4 if dtype == "U32" else 1)))}
     folder = drafter_folder(tmp_path, config=config, tensors=weights)
     assert words in refusal(1, "inspect", folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "quantiser"),
+    [("W_q", "HQQ"), ("q_weight", "EXL2"), ("codebooks", "AQLM"), ("weight._data", "quanto")],
+)
+def test_a_quantiser_whose_weights_have_other_names_is_named(
+    part: str, quantiser: str, tmp_path: Path
+) -> None:
+    module = "layers.0.self_attn.q_proj"
+    tensors = {f"{module}.weight": None, f"{module}.{part}": ("U8", (8, 4), bytes(32))}
+    text = refusal(1, "inspect", drafter_folder(tmp_path, tensors=tensors))
+    assert f"packed by {quantiser}, and have other names" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "engines"),
+    [
+        # each engine has its own methods
+        ({"quant_method": "w8a8_int8"}, {"vllm==0.32.0": "fails", "sglang==0.5.23": "unknown"}),
+        ({"quant_method": "quark"}, {"vllm==0.32.0": "unknown", "sglang==0.5.23": "unknown"}),
+        ({"quant_method": "experts_int8"}, {"vllm==0.32.0": "unknown", "sglang==0.5.23": "fails"}),
+        ({"quant_method": "fbgemm_fp8"}, {"vllm==0.32.0": "unknown", "sglang==0.5.23": "unknown"}),
+        ({"quant_method": "bitnet"}, {"vllm==0.32.0": "fails", "sglang==0.5.23": "fails"}),
+        # algorithms of ModelOpt that SGLang reads as no method of ModelOpt
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"},
+            {"vllm==0.32.0": "as trained", "sglang==0.5.23": "unknown"},
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "MXFP8"},
+            {"vllm==0.32.0": "as trained", "sglang==0.5.23": "as trained"},
+        ),
+        # vLLM stops at mixed precision that names no module (run)
+        (
+            {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+            {"vllm==0.32.0": "fails", "sglang==0.5.23": "differs"},
+        ),
+    ],
+)
+def test_a_method_is_that_of_the_engine(
+    table: dict[str, str], engines: dict[str, str], tmp_path: Path
+) -> None:
+    config = {"quantization_config": {**table, "ignore": LEFT}}
+    folder = drafter_folder(tmp_path, config=config, tensors=scaled(*MODULES))
+    target = target_of(tmp_path / "target", num_hidden_layers=8)
+    judged = eaglectl.inspect(str(folder), target=str(target), engines=[*engines]).requested
+    assert [verdict.outcome for verdict in judged] == [*engines.values()]

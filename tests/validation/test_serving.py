@@ -68,6 +68,10 @@ def below(prefix: str, name: str, *shape: int) -> dict[str, Stored | None]:
     return {f"{name}.weight": None, f"{prefix}.{name}.weight": floats(name, *shape)}
 
 
+def by_method(name: str) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": name, "ignore": ["fc", "lm_head"]}}
+
+
 def only_nested(*ids: int) -> dict[str, Any]:
     return {IDS: ABSENT, "eagle_config": {IDS: list(ids)}}
 
@@ -396,6 +400,10 @@ BAD = (
     vllm("quantised-names", {"quantization_config": PACKED_LINEAR}, PACKED_OUTPUT, "model.fc"),
     vllm("quantised-names-plain", PLAIN_FC, in_float8(OUTPUT, HIDDEN, 32), "model.fc quantised, unlike"),
     sglang("quantised-names", PLAIN_FC, in_float8(OUTPUT, HIDDEN, 32), "model.k_proj quantised"),
+    vllm("quantised-method", by_method("w8a8_int8"), in_float8(OUTPUT, HIDDEN, 32), "quant_method w8a8_int8"),
+    sglang("quantised-method", by_method("experts_int8"), in_float8(OUTPUT, HIDDEN, 32), "experts_int8"),
+    vllm("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
+    sglang("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
     vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
     vllm("packed-target-head", says="and the target's is packed", target=GPTQ_TARGET),
     Bad("vllm-packed-target-head", "vllm==0.24.0", says="the target's", target=PACKED_TARGET),

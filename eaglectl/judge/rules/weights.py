@@ -25,7 +25,7 @@ from eaglectl.drafter.tensors import (
     joined_name,
     quantised_modules,
 )
-from eaglectl.engines.view import BY_WORDS, method_of, quantisation_lists
+from eaglectl.engines.view import BY_WORDS, algorithm_of, known_methods, method_of, quantisation_lists
 from eaglectl.files.budgets import MAX_MODULES
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
@@ -289,26 +289,6 @@ def _large(subject: Subject, least: float, most: float, words: str) -> Iterator[
 # targets of compressed-tensors that are classes of modules
 CLASSES = ("Linear", "LMHead", "ParallelLMHead", "Embedding", "Attention")
 CONFIG_KEY = "quantization_config"
-# the values of quant_method in vLLM 0.32, and ModelOpt's algorithms (layers/quantization/__init__.py and
-# modelopt.py there)
-METHODS = (
-    "awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8",
-    "modelopt_mixed", "auto_gptq",
-    "gptq", "gptq_marlin", "awq_marlin", "humming", "compressed-tensors", "experts_int8", "quark",
-    "moe_wna16", "torchao", "inc", "mxfp4",
-    "gpt_oss_mxfp4", "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel",
-    "int8_per_channel_weight_only",
-    "nvfp4_per_token", "mxfp8",
-)  # fmt: skip
-ALGORITHMS = (
-    "FP8",
-    "FP8_PER_CHANNEL_PER_TOKEN",
-    "FP8_PB_WO",
-    "NVFP4",
-    "W4A16_NVFP4",
-    "MXFP8",
-    "MIXED_PRECISION",
-)
 
 
 @rule("EGL802", "quantisation-modules", "error")
@@ -351,13 +331,13 @@ def quantisation_method(subject: Subject) -> Iterator[Match]:
     config = subject.drafter.quantisation
     if not config:
         return
-    place, method, algorithm = _config_place(subject), config.get("quant_method"), _algorithm(config)
+    place, method, algorithm = _config_place(subject), config.get("quant_method"), algorithm_of(config)
     if method is None and algorithm is None:
         yield Match("the quantisation config has neither quant_method nor quant_algo", place)
-    elif method is not None and method not in METHODS:
-        yield Match(f"quant_method is {method!r}, which vLLM does not know", place)
-    elif algorithm is not None and str(algorithm).upper() not in ALGORITHMS:
-        yield Match(f"quant_algo is {algorithm!r}, which vLLM does not know", place)
+    elif method_of(config) not in known_methods("methods"):
+        yield Match(f"quant_method is {method!r}, which neither vLLM nor SGLang knows", place)
+    elif algorithm is not None and str(algorithm).upper() not in known_methods("algorithms"):
+        yield Match(f"quant_algo is {algorithm!r}, which neither vLLM nor SGLang knows", place)
 
 
 @rule("EGL804", "quantised-edges", "note", "measure")
@@ -402,14 +382,9 @@ def allowed_quantisation(subject: Subject) -> Iterator[Match]:
     Fix: quantise the drafter with an allowed method, or add the method to the policy.
     """
     config = subject.drafter.quantisation or {}
-    method = str(config.get("quant_method") or _algorithm(config) or "unnamed")
+    method = str(config.get("quant_method") or algorithm_of(config) or "unnamed")
     if config and (words := subject.policy.refusal("quantisation", method.lower(), str.lower)):
         yield Match(f"{method} {words}", _config_place(subject))
-
-
-def _algorithm(config: Mapping[str, Any]) -> object:
-    inner = config.get("quantization")
-    return (inner if isinstance(inner, Mapping) else config).get("quant_algo")
 
 
 def _exclude_patterns(config: Mapping[str, Any]) -> Iterator[str]:

@@ -191,6 +191,8 @@ UNSHOWN: Mapping[str, str] = {
     "packed-head-by-runner": OPEN,
     "windows-mixed-by-runner": OPEN,
     "rope-kind": OPEN,
+    "quantised-method": NOT_RUN,
+    "quantised-unread": OPEN,
     "quantised-targets": EARLY,
     "quantised-target": EARLY,
     "head-of-multimodal": GPU,
