@@ -157,6 +157,7 @@ MLA = "CPU builds before 0.32.0 have no MLA attention"
 TARGETS = "tests/engine/targets runs the classes of targets (vllm_targets.json)"
 GPU = "of the V2 runner of a release whose CPU build has none, or of a release without V1"
 NO_REFERENCE = "no layout has a place for what was trained, so nothing says what it drafts"
+NOT_RUN = "no drafter of the recorded cases shows it yet"
 GPU_STAGES = "of a target in stages, each of which needs a device"
 # what no drafter can show on a CPU build, or is recorded elsewhere
 UNCOUNTED = (EARLY, OPEN, MLA, GPU, GPU_STAGES, TARGETS, NO_REFERENCE)
