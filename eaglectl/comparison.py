@@ -261,7 +261,7 @@ def _fact_values(drafter: Drafter) -> dict[str, Any]:
         "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
         "mask_token_id": mask_token(carried) if Feature.PARALLEL in features else None,
         "logit_scale": carried.get("logit_scale", 1.0),
-        "quantisation": drafter.quantisation and named_for_engines(drafter.quantisation, drafter.tensors),
+        "quantisation": drafter.quantisation and named_for_engines(drafter),
     }
 
 

@@ -137,6 +137,26 @@ def test_awqs_names_are_parts_of_each_engines(
     assert judged.outcome == outcome, judged.reasons
 
 
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"dynamic": ["-:fc"]},
+        {"dynamic": 3, "modules_in_block_to_quantize": "fc"},
+        {"modules_to_not_convert": 3},
+        {"modules_to_not_convert": [{"fc": 1}, None]},
+        {"quantized_layers": {"fc": 3}},
+    ],
+)
+@pytest.mark.parametrize("table", [GPTQ, AWQ])
+def test_lists_of_other_kinds_are_no_fault_of_ours(
+    table: dict[str, Any], lists: dict[str, Any], tmp_path: Path
+) -> None:
+    tensors = in_words(*MODULES, method=table["quant_method"])
+    folder = drafter_folder(tmp_path, config={"quantization_config": {**table, **lists}}, tensors=tensors)
+    assert call("inspect", folder).code in (0, 1, 3)
+    assert call("convert", folder, "-o", tmp_path / "out").code in (0, 1, 2)
+
+
 @pytest.mark.parametrize(("table", "packed_modules"), [(GPTQ, MODULES), (GPTQ, MLP), (AWQ, MLP)])
 def test_convert_lists_what_is_packed_by_names_that_both_engines_have(
     table: dict[str, Any], packed_modules: tuple[str, ...], tmp_path: Path
@@ -173,6 +193,19 @@ def test_modelopts_mixed_precision_quantises_what_it_names(
     table: dict[str, Any], engine: str, outcome: str, tmp_path: Path
 ) -> None:
     assert verdict(tmp_path, table, scaled(*MLP), engine).outcome == outcome
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_convert_names_mixed_precision_for_vllm(is_beside: bool, tmp_path: Path) -> None:
+    config = {"quantization_config": mixed(*MLP, is_beside=is_beside)}
+    folder = drafter_folder(tmp_path, config=config, tensors=scaled(*MLP))
+    target, out = target_of(tmp_path / "target", num_hidden_layers=DEPTH), tmp_path / "out"
+    assert call("convert", folder, "--target", target, "--for", "vllm", "-o", out).code == 0
+    (judged,) = eaglectl.inspect(str(out), target=str(target), engines=["vllm==0.32.0"]).requested
+    assert judged.outcome == "as trained", judged.reasons
+    table = json.loads((out / "config.json").read_text())["quantization_config"]
+    layers = table.get("quantization", table)["quantized_layers"]
+    assert "model.layers.8.mlp.down_proj" in layers and "layers.0.mlp.down_proj" in layers
 
 
 def test_a_module_that_is_excluded_and_stored_quantised_is_named_too(tmp_path: Path) -> None:

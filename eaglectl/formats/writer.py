@@ -7,6 +7,7 @@ from eaglectl.drafter.drafter import FULL, Drafter, Feature
 from eaglectl.drafter.tensors import LAYER, Tensor, joined_name, quantised_modules
 from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
+from eaglectl.formats.names import canonical_name
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 
@@ -57,32 +58,60 @@ def write_config(
         if place not in (TOP_IDS, NESTED_IDS):
             put(config, place, list(ids[place]))
     config |= {key: value for key, value in carried.items() if key not in config}
-    if isinstance(quantisation := config.get("quantization_config"), Mapping):
-        config["quantization_config"] = named_for_engines(quantisation, drafter.tensors)
+    if isinstance(config.get("quantization_config"), Mapping):
+        config["quantization_config"] = named_for_engines(drafter)
     if Feature.PARALLEL in drafter.features() and not layout.nest:
         config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
     return config
 
 
-def named_for_engines(quantisation: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    """Return a quantisation config that lists the modules by names that engines have too.
+def named_for_engines(drafter: Drafter) -> Mapping[str, Any]:
+    """Return the drafter's quantisation config with its modules listed by names that engines have too.
 
-    vLLM compares the whole name of fc. For GPTQ and AWQ, engines read parts of their own names, which have no
-    number of the file's layers; SGLang reads GPTQ's expressions alone.
+    vLLM compares the whole name of fc, and of the modules of ModelOpt's mixed precision. For GPTQ and AWQ,
+    engines read parts of their own names, which have no number of the file's layers; SGLang reads GPTQ's
+    expressions alone.
     """
+    table = drafter.quantisation or {}
+    inner = table.get("quantization")
+    if isinstance(inner, Mapping) and "quantized_layers" in inner:
+        return {**table, "quantization": _with_vllms_names(inner, drafter)}
+    if "quantized_layers" in table:
+        return _with_vllms_names(table, drafter)
+    if table.get("quant_method") in ("gptq", "awq"):
+        return _with_parts_of_names(table, drafter.tensors)
+    lists = [names for key in EXCLUDE_KEYS if isinstance(names := table.get(key), list)]
+    return excluding(table, ("fc",)) if any("fc" in names for names in lists) else table
+
+
+def _with_parts_of_names(table: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    # a config of GPTQ or AWQ with the lists that the tensors show
     quantised = {_joined_end(module) for module in quantised_modules(tensors)}
     matrices = {name.rpartition(".")[0] for name, tensor in tensors.items() if len(tensor.shape) == 2}
-    plain = {_joined_end(module) for module in matrices} - quantised - {"embed_tokens"}
-    match quantisation:
-        case {"quant_method": "gptq"}:
-            dynamic = quantisation.get("dynamic") or {}
-            left_out = {f"-:.*{end}$": {} for end in sorted(plain)} | dynamic
-            return {**quantisation, "modules_in_block_to_quantize": sorted(quantised), "dynamic": left_out}
-        case {"quant_method": "awq"}:
-            present = quantisation.get("modules_to_not_convert") or []
-            return {**quantisation, "modules_to_not_convert": [*present, *sorted(plain.difference(present))]}
-    lists = [names for key in EXCLUDE_KEYS if isinstance(names := quantisation.get(key), list)]
-    return excluding(quantisation, ("fc",)) if any("fc" in names for names in lists) else quantisation
+    plain = sorted({_joined_end(module) for module in matrices} - quantised - {"embed_tokens"})
+    names, dynamic = table.get("modules_to_not_convert"), table.get("dynamic")
+    if table["quant_method"] == "awq":
+        present = names if isinstance(names, list) else []
+        missing = [name for name in plain if name not in present]
+        return {**table, "modules_to_not_convert": [*present, *missing]}
+    left_out: dict[str, Any] = {f"-:.*{end}$": {} for end in plain}
+    left_out |= dynamic if isinstance(dynamic, dict) else {}
+    return {**table, "modules_in_block_to_quantize": sorted(quantised), "dynamic": left_out}
+
+
+def _with_vllms_names(table: Mapping[str, Any], drafter: Drafter) -> Mapping[str, Any]:
+    # the modules of mixed precision, also numbered after the target's layers; without its depth, as they are
+    depth, layers = drafter.target.depth, table["quantized_layers"]
+    if depth is None or not isinstance(layers, Mapping):
+        return table
+    named, quantised = dict(layers), quantised_modules(drafter.tensors)
+    for name, method in layers.items():
+        module = canonical_name(name)
+        if module in quantised and (layer := LAYER.fullmatch(module)):
+            named[f"model.layers.{depth + int(layer[1])}.{layer[2]}"] = method
+        elif module == "fc":
+            named["model.fc"] = method
+    return {**table, "quantized_layers": named}
 
 
 def _joined_end(module: str) -> str:
