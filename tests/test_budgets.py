@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1682,
     "conversion": 1937,
     "drafter": 772,
-    "engines": 1584,
+    "engines": 1589,
     "files": 2742,
     "formats": 2298,
     "in_engine": 432,

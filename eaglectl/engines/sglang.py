@@ -24,15 +24,20 @@ from eaglectl.engines.view import (
     misbuilt,
     misread,
     misread_factor,
+    trained_kind,
     untargeted,
     when,
 )
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.text_part import text_part
-from eaglectl.formats.config_keys import at
+from eaglectl.formats.config_keys import POSITIONS, at
 from eaglectl.formats.format import IdsPlace
 
 RUNNER = "default"
+# what is read before max_position_embeddings for the context (hf_transformers/common.py 0.5.23:668-674)
+LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
+# rope scalings that it builds for a Llama drafter (layers/rotary_embedding/factory.py 0.5.23:200-438)
+SCALINGS = ("default", "mrope", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 FLOATS = ("BF16", "F16", "F32")
 EMBEDDING = "embed_tokens.weight"
 # keys of yarn that its class for mrope_section does not take
@@ -82,7 +87,9 @@ def _bias_key(view: View) -> str:
 def _context_length(case: Case) -> float:
     """Return the drafter's context in SGLang (get_context_length, hf_transformers/common.py 0.5.23)."""
     positions, kind, factor, original = case.view.reach
-    return positions * (1 if original or kind == "llama3" else factor)
+    lengths = (case.view.number(key) for key in (*LENGTHS, POSITIONS))
+    first = next((length for length in lengths if length is not None), positions)
+    return first * (1 if original or kind == "llama3" else factor)
 
 
 def window_option(size: int) -> int:
@@ -140,6 +147,7 @@ CONDITIONS: Mapping[str, Condition] = {
         case.view.reach[1] == "yarn" and 0 < _table_length(case) < (case.view.target_positions or 0)
     ),
     "yarn-factor": misread_factor(takes_zeros=True),
+    "rope-kind": when(lambda view: trained_kind(view) not in SCALINGS),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
     "positions": is_short(_context_length),

@@ -764,6 +764,11 @@ def in_stages(view: View) -> bool:
     return (view.drafter.target.pipeline_parallel or 1) > 1
 
 
+def layer_types(view: View) -> list[Any] | None:
+    """Return layer_types of the config; None where it is no list."""
+    return types if isinstance(types := view.flat.get("layer_types"), list) else None
+
+
 def trained_kind(view: View) -> str:
     """Return the name of the rope scaling that was trained."""
     return str((view.drafter.rope.scaling or {}).get("rope_type", "default"))
@@ -830,6 +835,24 @@ COMMON: Mapping[str, Condition] = {
     "quantised-method": _lacks_method,
     "quantised-unread": _reads_unlooked,
     "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
+    "rope-scaling": when(misreads_scaling),
+    "linear-factor": when(lambda view: view.reach[1] == "linear" and isinstance(view.reach[2], int)),
+    "layer-types": when(
+        lambda view: (
+            (types := layer_types(view)) is not None
+            and view.number("num_hidden_layers") not in (None, len(types))
+        )
+    ),
+    "heads-uneven": when(
+        lambda view: (
+            view.flat.get("model_type") in ("llama", "deepseek_v2")
+            and (view.number("hidden_size") or 0) % (view.number("num_attention_heads") or 1)
+        )
+    ),
+    "rope-base-null": when(
+        lambda view: view.flat.get("rope_theta", 0) is None and view.rope_table.get("rope_theta") is None
+    ),
+    "dynamic-factor": when(lambda view: view.reach[1] == "dynamic" and not view.rope_table.get("factor")),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "target-unknown": target_is("unknown"),
     "target-unlisted": target_is("lacks", "absent"),
@@ -860,6 +883,9 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "target_positions": view.target_positions,
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
         "rope_kind": trained_kind(view),
+        "rope_factor": view.reach[2],
+        "stated_types": len(layer_types(view) or ()),
+        "stated_layers": view.flat.get("num_hidden_layers"),
         "rows": _embedding_rows(view),
         "last_id": (view.drafter.target.tokens or 0) - 1,
     }

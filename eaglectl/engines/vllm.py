@@ -28,11 +28,11 @@ from eaglectl.engines.view import (
     is_listed,
     lacks_padded_rows,
     lacks_rows,
+    layer_types,
     method_of,
     misbuilt,
     misread,
     misread_factor,
-    misreads_scaling,
     other_scaling,
     quantisation_lists,
     stated_theta,
@@ -302,10 +302,6 @@ def _relays(case: Case) -> bool | None:
     return "V2" in case.captured and reading is not None and reading.relays
 
 
-def _layer_types(view: View) -> list[Any] | None:
-    return types if isinstance(types := view.flat.get("layer_types"), list) else None
-
-
 def _other_lengths(view: View) -> Sequence[int]:
     return [length for key in LENGTHS if type(length := view.number(key)) is int]
 
@@ -490,24 +486,10 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
     "tied-head": when(tied_head),
-    "rope-scaling": when(misreads_scaling),
-    "linear-factor": when(lambda view: view.reach[1] == "linear" and isinstance(view.reach[2], int)),
-    "layer-types": when(
-        lambda view: (
-            (types := _layer_types(view)) is not None
-            and view.number("num_hidden_layers") not in (None, len(types))
-        )
-    ),
-    "heads-uneven": when(
-        lambda view: (
-            view.flat.get("model_type") in ("llama", "deepseek_v2")
-            and (view.number("hidden_size") or 0) % (view.number("num_attention_heads") or 1)
-        )
-    ),
     "windows-mixed": lambda case: _mixes_windows(case) and [*case.captured] == ["V1"],
     "windows-mixed-by-runner": lambda case: _mixes_windows(case) and [*case.captured] != ["V1"],
     "window-unstated": when(
-        lambda view: SLIDING in (_layer_types(view) or ()) and "sliding_window" not in view.flat
+        lambda view: SLIDING in (layer_types(view) or ()) and "sliding_window" not in view.flat
     ),
     "longrope": when(_lengthens),
     "longrope-factor": when(_misscales),
@@ -515,10 +497,6 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.flat.get("bias") is True and not ATTENTION_BIASES & view.features
     ),
     "not-causal": when(lambda view: view.flat.get("is_causal") is False),
-    "rope-base-null": when(
-        lambda view: view.flat.get("rope_theta", 0) is None and view.rope_table.get("rope_theta") is None
-    ),
-    "dynamic-factor": when(lambda view: view.reach[1] == "dynamic" and not view.rope_table.get("factor")),
     "rope-foreign": when(
         lambda view: any(
             key in view.rope_table and view.reach[1] in kinds for key, kinds in FOREIGN_ROPE_KEYS.items()
@@ -560,8 +538,6 @@ CONDITIONS: Mapping[str, Condition] = {
 def _key_words(view: View) -> Mapping[str, Any]:
     """Return the words on keys of the config that limit the drafter's length or change its network."""
     return {
-        "rope_factor": view.reach[2],
-        "stated_types": len(_layer_types(view) or ()),
         "length": min(_other_lengths(view), default=0),
         "length_keys": listed(key for key in LENGTHS if view.number(key) is not None),
         "rope_keys": listed(key for key in FOREIGN_ROPE_KEYS if key in view.rope_table),
@@ -592,7 +568,6 @@ def _words(case: Case) -> Mapping[str, Any]:
         "stated_theta": stated_theta(view),
         "stated_draft_vocab": view.flat.get("draft_vocab_size"),
         "model_type": view.flat.get("model_type"),
-        "stated_layers": view.flat.get("num_hidden_layers"),
         "head_dim": drafter.dims.head_dim,
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),

@@ -126,6 +126,13 @@ SGLANG: Mapping[str, str] = {
     "null-target-hidden": "llama31/sglang: target_hidden_size null",
     "mla-aux-count": "mla3-yarn/four aux ids",
     "parallel": "llama31/sglang: parallel",
+    "linear-factor": "llama31/sglang: rope_scaling linear with a whole factor",
+    "layer-types": "llama31/sglang: layer_types of eight layers",
+    "heads-uneven": "llama31/sglang: three heads",
+    "rope-base-null": "llama31/sglang: rope_theta null",
+    "dynamic-factor": "llama31/sglang: rope_scaling dynamic without a factor",
+    "rope-scaling": "llama31/sglang: rope_scaling linear, trained without",
+    "rope-kind": "llama31/sglang: rope_scaling ntk",
 }
 LLAMACPP: Mapping[str, str] = {
     "mla": "mla3/none",

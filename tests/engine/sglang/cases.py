@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, integers
 from tests.engine.agreement.bases import DRAFT, DRAFTED, HIDDEN, VOCAB, Files, drafter, drafter_for, uniform
 from tests.engine.agreement.cases import CASES as SHARED
@@ -34,6 +35,7 @@ from tests.engine.agreement.plain import (
     WHOLE_HEAD,
     absent,
     fc_for,
+    heads_of,
     rope,
     second_layer,
 )
@@ -75,6 +77,8 @@ OF_FC = {
     "config_groups": {"group_0": {"targets": ["re:.*fc$"], "weights": FLOAT_8, "input_activations": None}},
 }
 WINDOW = config(layer_types=["sliding_attention"], sliding_window=8, use_sliding_window=True)
+# how drafters of these cases were trained, where the files say otherwise
+TRAINED = {"rope_scaling linear, trained without": Answers(semantics={"rope": "plain"})}
 # on llama31, with options of SGLang's command line
 STARTED: dict[str, tuple[Edit, dict[str, int | str]]] = {
     "sliding window, started with it": (WINDOW, {"speculative_draft_window_size": 7}),
@@ -146,6 +150,14 @@ SGLANG_31: dict[str, Edit] = {
     "rope_theta alone": config(rope_theta=12345.0, rope_scaling=ABSENT),
     "rope_parameters alone": rope(12345.0),
     "no rope": config(rope_theta=ABSENT, rope_scaling=ABSENT),
+    "rope_scaling linear with a whole factor": config(rope_scaling={"rope_type": "linear", "factor": 4}),
+    "rope_scaling dynamic without a factor": config(rope_scaling={"rope_type": "dynamic"}),
+    "rope_scaling ntk": config(rope_scaling={"rope_type": "ntk", "factor": 4.0}),
+    "rope_scaling linear, trained without": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "rope_theta null": config(rope_theta=None),
+    "layer_types of eight layers": config(layer_types=["full_attention"] * 8),
+    "three heads": heads_of(3),
+    "seq_length 16": config(seq_length=16),
     "hidden_act gelu": config(hidden_act="gelu"),
     "use_aux_hidden_state false": inside(NESTED, use_aux_hidden_state=False),
     "model. before all but the head": both(
@@ -197,7 +209,9 @@ def mla_drafter(name: str) -> Files:
 def _own() -> dict[str, Case]:
     """Cases that concern SGLang alone."""
     found = {
-        f"llama31/sglang: {name}": Case("llama31", partial(drafter, "llama31"), edit)
+        f"llama31/sglang: {name}": Case(
+            "llama31", partial(drafter, "llama31"), edit, answers=TRAINED.get(name, Answers())
+        )
         for name, edit in SGLANG_31.items()
     }
     found |= {
