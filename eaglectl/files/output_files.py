@@ -19,7 +19,10 @@ BEGINS = {
     "report": re.compile(
         rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif.{1,300}?"name": "eaglectl"'
         rb'|<\?xml[^>]*>\s*<testsuites name="eaglectl '
-        rb"|## eaglectl |::(error|warning|notice) |eaglectl: (pass|fail|could not look|skipped)\s"
+        rb"|## eaglectl validate: |eaglectl: (pass|fail|could not look|skipped)\s"
+        # a title with a rule, or of a report as a whole (ci.github)
+        rb"|::(error|warning|notice) (file=[^\n]*?,)?title=(EGL\d+ |"
+        rb"(more findings|could.not.look|skipped|fail)::)"
         rb"|skipped: [^\n]+: "
         # a source's name may be broken into lines
         rb"|(pass|fail|could not look): .{1,2000}?: (no errors|not read|\d+ (error|warning|note)s?\b)",

@@ -125,6 +125,8 @@ def test_a_text_of_mine_that_begins_like_a_report_is_kept(good: Path, tmp_path: 
 FOREIGN = {
     "junit": '<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="pytest tests"></testsuites>',
     "sarif": '{"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": []}',
+    "github": "::error file=a.py,line=1,title=mypy::EGL101 is no name\n",
+    "markdown": "## eaglectl: notes of mine\n",
 }
 
 
@@ -134,8 +136,9 @@ def test_a_report_of_another_program_is_kept_and_of_eaglectl_replaced(
 ) -> None:
     file = tmp_path / "report"
     option = ("--output", f"{kind}={file}")
-    for _ in range(2):
-        assert call("validate", good, *option).code == 0
+    bad = drafter_folder(tmp_path, "a, title=b", config={"hidden_act": "tanh"})
+    for source, code in ((good, 0), (bad, 1), (tmp_path / "nowhere", 3), (good, 0)):
+        assert call("validate", source, *option).code == code
     file.write_text(FOREIGN[kind])
     assert "is not a report by eaglectl, and stays" in refusal(2, "validate", good, *option)
     assert file.read_text() == FOREIGN[kind]
