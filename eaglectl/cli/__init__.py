@@ -73,7 +73,8 @@ class NumpyLimits:
         if is_bounded or not _can_start_threads():
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         if is_bounded:
-            mmap.mmap(-1, ROOM).close()
+            # private, as RLIMIT_DATA counts no shared memory
+            mmap.mmap(-1, ROOM, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
 
 
 def _can_start_threads() -> bool:

@@ -68,6 +68,17 @@ def test_memory_that_does_not_suffice_is_could_not_look(words: str, size: int, t
 
 
 @pytest.mark.fast(2)
+@pytest.mark.parametrize("size", [30, 60, 120])
+@pytest.mark.parametrize("words", [*COMMANDS][:3], ids=lambda words: words.split()[0])
+def test_memory_of_its_own_that_does_not_suffice_is_could_not_look(
+    words: str, size: int, tmp_path: Path
+) -> None:
+    done = run(words, tmp_path, limited(resource.RLIMIT_DATA, size << 20))
+    assert done.code == COMMANDS[words] or names_the_limit(done, NO_MEMORY), done.err[-600:]
+    assert "OpenBLAS" not in done.err
+
+
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("most", [5, 6, 7, 8, 9, 10, 12])  # with 4, Python itself may not start
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words.split()[0])
 def test_open_files_that_do_not_suffice_are_could_not_look(words: str, most: int, tmp_path: Path) -> None:
