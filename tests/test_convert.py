@@ -371,3 +371,18 @@ def test_yarn_with_a_factor_that_all_releases_read_stays_as_it_is(
     scaling = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 512, **keys}
     done = converted(patched(tmp_path / "d", rope_scaling=scaling), tmp_path / "out")
     assert done.plan.config["rope_scaling"] == scaling
+
+
+@pytest.mark.parametrize("place", ["hf_quant_config.json", "config.json"])
+@pytest.mark.parametrize("layout", ["vllm", "sglang", "modelopt"])
+def test_a_quantisation_that_no_weight_has_is_left_out(layout: str, place: str, tmp_path: Path) -> None:
+    folder, stated = drafter_folder(tmp_path), {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    if place == "config.json":
+        config = json.loads((folder / place).read_text()) | {"quantization_config": stated}
+        (folder / place).write_text(json.dumps(config))
+    else:
+        (folder / place).write_text(json.dumps({"quantization": stated}))
+    out = tmp_path / "out"
+    assert call("convert", folder, "--for", layout, "-o", out).code == 0
+    assert not (out / "hf_quant_config.json").exists()
+    assert "EGL801" not in call("validate", out, "--json").out.partition('"passed"')[0]

@@ -160,7 +160,7 @@ def _planned(
         [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")],
     )
     check_numbers(config)
-    stale = (QUANTISATION,) if "dequantised" in record else ()
+    stale = (QUANTISATION,) if "dequantised" in record or drafter.quantisation is None else ()
     copied, left_files = _side_files(checkpoint, stale)
     return ConversionPlan(
         source=printable(checkpoint.source.label),
@@ -503,7 +503,7 @@ def _side_files(
         is_settings = name.endswith(".json") and "index" not in name
         is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
         if name in stale:
-            left.append(LeftBehind(name, "its contents are in config.json, and changed"))
+            left.append(LeftBehind(name, "config.json states what is quantised in the output"))
         elif name in TRAINER_STATE:
             left.append(LeftBehind(name, "a trainer's progress, not part of the drafter"))
         elif name in (ADAPTER, ADAPTER_CONFIG):
