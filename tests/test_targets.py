@@ -111,6 +111,24 @@ def test_a_hook_whose_ids_no_decoder_reads_captures_nothing(name: str, first: st
 
 
 @pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("Qwen3_5ForConditionalGeneration", "0.17.0", "0.17.1"),
+        ("Qwen3_5MoeForConditionalGeneration", "0.17.0", "0.17.1"),
+        ("Qwen4ExpForConditionalGeneration", "0.29.0", "0.33.0"),
+        ("CohereCompassForConditionalGeneration", "0.30.0", "0.33.0"),
+    ],
+)
+def test_an_interface_of_vllm_is_no_capture_without_a_decoder_that_reads_its_layers(
+    name: str, first: str, last: str
+) -> None:
+    releases = ENGINES["vllm"].releases
+    readings = {release: read_captures("vllm", release, Target(architectures=(name,))) for release in releases}
+    unread = [release for release, reading in readings.items() if reading and "keeps no states" in reading.text]
+    assert unread == list(releases[releases.index(first) : releases.index(last) + 1])
+
+
+@pytest.mark.parametrize(
     ("name", "first"),
     [
         ("GptOssForCausalLM", "0.5.17"),

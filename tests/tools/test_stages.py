@@ -1,6 +1,8 @@
-"""Which classes of vLLM's sources hand their aux states over the stages of a pipeline."""
+"""Which classes of vLLM's sources keep aux states, and hand them over the stages of a pipeline."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,15 @@ _TEXT_GENERATION_MODELS = {
     "CForCausalLM": ("b", "CForCausalLM"),
     "DForCausalLM": ("b", "DForCausalLM"),
     "EForCausalLM": ("b", "EForCausalLM"),
+    "FForCausalLM": ("b", "FForCausalLM"),
 }
 """
 A = """
 class AModel(nn.Module):
     supports_aux_hidden_states_over_pp = True
+
+    def __init__(self):
+        self.aux_hidden_state_layers = ()
 
 class AForCausalLM(nn.Module, SupportsEagle3):
     def __init__(self):
@@ -48,11 +54,22 @@ class DForCausalLM(nn.Module, SupportsEagle3):
 class EForCausalLM(nn.Module):
     def __init__(self):
         self.model = AModel(1)
+
+class FModel(nn.Module):
+    supports_aux_hidden_states_over_pp = True
+
+class FForCausalLM(AForCausalLM):
+    def __init__(self):
+        self.language_model = GForCausalLM(1)
+
+class GForCausalLM(nn.Module):
+    def __init__(self):
+        self.model = FModel(1)
 """
 
 
 @pytest.fixture
-def relays(tmp_path: Path) -> set[str]:
+def rows(tmp_path: Path) -> Mapping[str, Any]:
     files = {
         "vllm/__init__.py": "",
         "vllm/model_executor/models/registry.py": REGISTRY,
@@ -64,9 +81,14 @@ def relays(tmp_path: Path) -> set[str]:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    rows = vllm_sources.PARTS["targets"](Sources(tmp_path))
-    return {name for name, row in rows.items() if row.get("relays")}
+    return vllm_sources.PARTS["targets"](Sources(tmp_path))
 
 
-def test_the_nearest_statement_of_a_decoder_counts(relays: set[str]) -> None:
+def test_the_nearest_statement_of_a_decoder_counts(rows: Mapping[str, Any]) -> None:
+    relays = {name for name, row in rows.items() if row.get("relays")}
     assert relays == {"AForCausalLM", "CForCausalLM", "DForCausalLM"}
+
+
+def test_an_inherited_interface_whose_layers_no_decoder_reads_captures_nothing(rows: Mapping[str, Any]) -> None:
+    unread = {name for name, row in rows.items() if row.get("state")}
+    assert unread == {"FForCausalLM"} and rows["FForCausalLM"]["captures"] is False

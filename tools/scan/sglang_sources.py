@@ -21,7 +21,7 @@ from tools.scan.extraction import (
     source_of,
 )
 from tools.scan.sources import Sources, called, functions, text_of
-from tools.scan.target_classes import Classes, ClassText
+from tools.scan.target_classes import UNREAD, Classes, ClassText
 
 MODELS = "srt/models"
 CLASSES = {"llama": "llama_eagle3", "mla": "kimi_k25_eagle3"}
@@ -62,7 +62,6 @@ ASKS = (
     re.compile(r"(?:if|and) [\w.]+(?: \+ 1)? in self\.layers_to_capture"),
     re.compile(r"_is_layer_to_capture\", False"),
 )
-UNREAD = "in a place that its decoder does not read"
 # a loop that has a state after its last layer
 LAST = re.compile(
     r"(?:num_layers|\.num_hidden_layers|len\(self\.layers\)|end_layer|i \+ 1) in self\.layers_to_capture"

@@ -11,6 +11,8 @@ from tools.scan.sources import Sources
 HEAD = re.compile(r"^class\s+(\w+)\s*(?:\(([^)]*)\))?\s*:", re.MULTILINE)
 # in a list of bases: modules, keywords, type parameters, comments
 NO_BASE = re.compile(r"[\w.]+\.|\w+=\S+|\[[^\]]*\]|#.*")
+# the states of a class whose decoder does not read what its hook sets
+UNREAD = "in a place that its decoder does not read"
 # the first line after a class that belongs to it no more
 END = re.compile(r"^[^\s#)]", re.MULTILINE)
 

@@ -24,7 +24,7 @@ from tools.scan.extraction import (
     source_of,
 )
 from tools.scan.sources import Sources, called, functions, strings, text_of
-from tools.scan.target_classes import Classes, ClassText
+from tools.scan.target_classes import UNREAD, Classes, ClassText
 
 MODELS = "model_executor/models"
 CLASSES = {"llama": "llama_eagle3", "mla": "deepseek_eagle3", "qwen3": "qwen3_eagle3"}
@@ -39,6 +39,8 @@ TARGET_TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS
 OF_CONFIG = "of text_config"
 FALLBACK = "TransformersForCausalLM"
 INTERFACE = "SupportsEagle3"
+# what its decoder reads of it
+ASKS = re.compile(r"aux_hidden_state(?!s_over)")
 # how a wrapper builds its language model, and the classes that it names there
 BUILDS_INNER = re.compile(r"init_vllm_registered_model\((.*?)\n {8}\S", re.DOTALL)
 NAMED_INNER = re.compile(r"architectures=\[\s*\"(\w+)\"")
@@ -288,23 +290,44 @@ def _target(classes: Classes, text: ClassText, named: Mapping[str, tuple[str, st
         if inner and (other := _class_of(classes, *named.get(inner[1], ("", inner[1])))):
             row["captures"] = _has_interface(classes, other)
             text = other
+    if row["captures"] and _is_unread(classes, text):
+        row |= {"captures": False, "state": UNREAD}
     return row | ({"relays": True} if row["captures"] and _relays(classes, text) else {})
 
 
 def _relays(classes: Classes, text: ClassText) -> bool:
-    """Whether the decoder of a class hands its aux states on to the next stage of a pipeline.
+    """Whether the decoder of a class hands its aux states on to the next stage of a pipeline."""
+    decoder = _decoder(classes, text)
+    return decoder is not None and _first(RELAYS, classes.lineage(decoder)) == "True"
 
-    The decoder is that of v1/worker/gpu/spec_decode/eagle/eagle3_utils.py, _inner_decoder (0.32.0).
-    """
+
+def _is_unread(classes: Classes, text: ClassText) -> bool:
+    """Whether the decoder of a class does not name the layers that its interface sets."""
+    decoder = _decoder(classes, text)
+    return decoder is not None and not any(ASKS.search(part.body) for part in classes.lineage(decoder))
+
+
+def _decoder(classes: Classes, text: ClassText) -> ClassText | None:
+    """The decoder that v1/worker/gpu/spec_decode/eagle/eagle3_utils.py, _inner_decoder, takes (0.32.0)."""
     lineage = classes.lineage(text)
     if named := _first(OWN_LANGUAGE_MODEL, lineage):
         inner = classes.find(named, text.path)
-        return inner is not None and _relays(classes, inner)
-    name = _first(BUILDS_DECODER, lineage)
+        return inner and _decoder(classes, inner)
+    built = _named_in(BUILDS_DECODER, lineage)
+    if built is None:
+        return None
+    name, path = built
     for built_in in (rf"def {name}\(.*?return (\w+)\(", rf"^    {name}\b[^=\n]*= (\w+)"):
-        name = _first(re.compile(built_in, re.DOTALL | re.MULTILINE), lineage) or name
-    decoder = classes.find(name or "", text.path)
-    return decoder is not None and _first(RELAYS, classes.lineage(decoder)) == "True"
+        found = _named_in(re.compile(built_in, re.DOTALL | re.MULTILINE), lineage)
+        name, path = found or (name, path)
+    return classes.find(name, path)
+
+
+def _named_in(pattern: re.Pattern[str], lineage: Iterable[ClassText]) -> tuple[str, str] | None:
+    """What a pattern names in the nearest class that has it, and the file of that class."""
+    return next(
+        ((match[1], part.path) for part in lineage if (match := pattern.search(part.body))), None
+    )
 
 
 def _first(pattern: re.Pattern[str], lineage: Iterable[ClassText]) -> str | None:
