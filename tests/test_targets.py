@@ -123,8 +123,12 @@ def test_an_interface_of_vllm_is_no_capture_without_a_decoder_that_reads_its_lay
     name: str, first: str, last: str
 ) -> None:
     releases = ENGINES["vllm"].releases
-    readings = {release: read_captures("vllm", release, Target(architectures=(name,))) for release in releases}
-    unread = [release for release, reading in readings.items() if reading and "keeps no states" in reading.text]
+    readings = {
+        release: read_captures("vllm", release, Target(architectures=(name,))) for release in releases
+    }
+    unread = [
+        release for release, reading in readings.items() if reading and "keeps no states" in reading.text
+    ]
     assert unread == list(releases[releases.index(first) : releases.index(last) + 1])
 
 
@@ -162,6 +166,23 @@ def test_a_wrapper_without_a_class_is_of_its_own_model_type_alone(
     reading = read_captures(engine, newest(engine), Target(model_type=inner, outer_type=outer))
     assert reading is not None
     assert reading.captures == expected[FOLLOWED.index(engine)]
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "way"),
+    [
+        ("Gemma3ForCausalLM", "sglang", "use sglang 0.5.14 - 0.5.16, since no later release serves it"),
+        ("Gemma3ForCausalLM", "vllm", "no known release serves it"),
+        ("Qwen3_5ForConditionalGeneration", "vllm==0.17.1", "use vllm>=0.18.0, since no conversion"),
+    ],
+)
+def test_the_change_names_the_releases_that_serve_a_target(
+    name: str, engine: str, way: str, tmp_path: Path
+) -> None:
+    target = target_of(tmp_path / "target", architectures=[name])
+    report = eaglectl.validate(drafter_folder(tmp_path), engines=[engine], target=target)
+    (change,) = report.smallest_changes
+    assert way in change
 
 
 LLAVA = {"outer_type": "llava", "architectures": ("LlavaForConditionalGeneration",)}

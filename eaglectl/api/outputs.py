@@ -500,7 +500,8 @@ def _serving_steps(
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
         yield step
     if concerned := {release: wrong[release] for release in wrong if release in releases}:
-        yield _later_release(engine, _oldest_fit_release(engine, wrong), concerned)
+        served = [str(verdict.release) for verdict in verdicts if verdict.outcome.is_served]
+        yield _later_release(engine, _oldest_fit_release(engine, wrong), served, concerned)
 
 
 def _oldest_fit_release(engine: Engine, unfit: Collection[str]) -> str | None:
@@ -508,8 +509,14 @@ def _oldest_fit_release(engine: Engine, unfit: Collection[str]) -> str | None:
     return fit[-1] if fit else None
 
 
-def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> Step:
+def _later_release(
+    engine: Engine, first: str | None, served: Collection[str], unserved: Mapping[str, str]
+) -> Step:
+    # the releases from the oldest fit one on; without one, the earlier releases that serve it
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
+    if first is None and served:
+        earlier = ranges(served, engine.releases)
+        return Step((f"use {engine.name} {earlier}, since no later release serves it {because}",))
     if first is None:
         return Step((f"no known release serves it whatever is written {because}",))
     text = f"use {engine.name}>={first}, since no conversion makes earlier ones serve it {because}"
@@ -566,7 +573,8 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
             changeable[release] = facts
     yield from _change(engine, view, changeable, advice)
     if need_upgrade:
-        yield _later_release(engine, oldest_fit, need_upgrade)
+        served = [release for release in engine.releases if not engine.applied(view, release)]
+        yield _later_release(engine, oldest_fit, served, need_upgrade)
 
 
 def _outlasts_conversion(fact: Fact) -> bool:

@@ -89,6 +89,8 @@ def test_the_nearest_statement_of_a_decoder_counts(rows: Mapping[str, Any]) -> N
     assert relays == {"AForCausalLM", "CForCausalLM", "DForCausalLM"}
 
 
-def test_an_inherited_interface_whose_layers_no_decoder_reads_captures_nothing(rows: Mapping[str, Any]) -> None:
+def test_an_inherited_interface_whose_layers_no_decoder_reads_captures_nothing(
+    rows: Mapping[str, Any],
+) -> None:
     unread = {name for name, row in rows.items() if row.get("state")}
     assert unread == {"FForCausalLM"} and rows["FForCausalLM"]["captures"] is False

@@ -325,9 +325,7 @@ def _decoder(classes: Classes, text: ClassText) -> ClassText | None:
 
 def _named_in(pattern: re.Pattern[str], lineage: Iterable[ClassText]) -> tuple[str, str] | None:
     """What a pattern names in the nearest class that has it, and the file of that class."""
-    return next(
-        ((match[1], part.path) for part in lineage if (match := pattern.search(part.body))), None
-    )
+    return next(((match[1], part.path) for part in lineage if (match := pattern.search(part.body))), None)
 
 
 def _first(pattern: re.Pattern[str], lineage: Iterable[ClassText]) -> str | None:
