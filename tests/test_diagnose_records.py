@@ -50,6 +50,7 @@ UNMENDED = {
     "sglang llama31/sglang: nested layer_ids": NO_LAYOUT,
     "sglang llama31/aux id 0 at the top": NO_LAYOUT,
     "sglang llama31/aux ids nested alone": NO_LAYOUT,
+    "vllm mla3/rope_scaling linear with an original length": "train it with yarn",
     "sglang llama31/sglang: sliding window": "--speculative-draft-window-size",
 }
 # not named: validate justifies these, or the file has no meaning that the reference could run
