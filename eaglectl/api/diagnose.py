@@ -21,7 +21,8 @@ from eaglectl.api.options import (
     ValidateOptions,
     is_server,
 )
-from eaglectl.api.smoke import Runs, repair_command, smoke_drafts
+from eaglectl.api.runs import Runs
+from eaglectl.api.smoke import repair_command, smoke_drafts
 from eaglectl.api.validate import validate
 from eaglectl.conversion.plan import parse_reading
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D

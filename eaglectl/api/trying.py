@@ -1,11 +1,10 @@
 """`smoke --try-both`: an engine's acceptance with each answer to a drafter's open question."""
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from eaglectl.api.convert import convert, open_notes
 from eaglectl.api.options import ConvertOptions
+from eaglectl.api.runs import Runs
 from eaglectl.api.sources import opened
 from eaglectl.drafter.drafter import Choice, Note
 from eaglectl.engines.registry import usual_release
@@ -17,13 +16,10 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.run.answering import MeasuredAnswer, compare_choices
 from eaglectl.run.probes import Drafts
 
-if TYPE_CHECKING:
-    from eaglectl.api.smoke import Runs
-
 OPTION = "--try-both"
 
 
-def open_question(source: str, runs: "Runs") -> Note:
+def open_question(source: str, runs: Runs) -> Note:
     """Return the one question that `source` leaves open. Raises UsageError for none, or several.
 
     Also for a question without two complete answers, like one on layers, which only the user knows.
@@ -49,7 +45,7 @@ def open_question(source: str, runs: "Runs") -> Note:
     return notes[0]
 
 
-def try_answers(source: str, note: Note, runs: "Runs") -> MeasuredAnswer:
+def try_answers(source: str, note: Note, runs: Runs) -> MeasuredAnswer:
     """Convert `source` for the engine with each answer to `note`, run all, and compare what is accepted.
 
     Raises RefusedError for an answer with which the engine runs no output as trained.
