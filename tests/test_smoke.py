@@ -60,6 +60,14 @@ def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(prompts: Path, tmp
     assert any("dead drafter" in failure for failure in report["failures"])
 
 
+# the orders in which rows of fused matrices are tried
+FUSED = {
+    "q/k/v": "per-group part-by-part kqv kvq vqk vkq cut-as-kqv cut-as-vqk cut-as-vkq".split(),
+    "k/v": ["per-group"],
+    "gate/up": "per-group part-by-part 2-shards 4-shards 8-shards cut-as-4-shards cut-as-8-shards".split(),
+}
+
+
 def test_the_sensitivity_probe_tries_every_doubtful_setting(prompts: Path) -> None:
     report = smoke(prompts, "--probe", "sensitivity").document
     SCHEMA.validate(report)
@@ -70,11 +78,7 @@ def test_the_sensitivity_probe_tries_every_doubtful_setting(prompts: Path) -> No
         *("aux boundaries -1", "aux boundaries +1", "norm_output false", "norm_before_residual true"),
         *("rope base 10000", "d2t as absolute ids", "rotary rows interleaved", "rotary rows halves-twice"),
         *("gate_proj and up_proj exchanged", *blocks, *states, "k_proj and v_proj exchanged"),
-        *(
-            f"rows of fused {parts} {order}"
-            for parts in ("q/k/v", "k/v", "gate/up")
-            for order in ("per-group", "part-by-part")
-        ),
+        *(f"rows of fused {parts} {order}" for parts, orders in FUSED.items() for order in orders),
         *("hidden_norm and input_layernorm exchanged", "embedding and state exchanged"),
         *(f"query heads {order}" for order in ("1,2,3,0", "2,3,0,1", "3,0,1,2", "0,2,1,3")),
         *("heads of 16", "heads of 64", "norm weights less-one", "norm weights plus-one"),

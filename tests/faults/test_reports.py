@@ -61,7 +61,11 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
     source, reports = drafter_folder(tmp_path), tmp_path / "reports"
     reports.mkdir()
     file = reports / "report.html"
-    old = "<!doctype html> old" if option == "--page" else '{"schema": "eaglectl/validate/1"}'
+    old = (
+        "<!DOCTYPE html>\n<html><title>eaglectl</title> old"
+        if option == "--page"
+        else '{"schema": "eaglectl/validate/1"}'
+    )
     file.write_text(old)
     command = ("validate", source, option, f"json={file}" if option == "--output" else file)
     with paused("eaglectl.files.scratch.sync_folder", *command) as process:
