@@ -73,6 +73,8 @@ BY_KEY: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 )
 # by the name of a tensor beside those of a good EAGLE-3, which the refusal holds
 BY_TENSOR: dict[str, tuple[str, ...]] = {
+    "midlayer.mlp.up_proj.weight_offset": ("msModelSlim quantised", "pass the drafter as it was before"),
+    "model.layers.0.self_attn.q_proj.deq_scale": ("msModelSlim quantised", "vllm-ascend and SGLang"),
     "midlayer.downward_and_forgot.weight": ("a VWN drafter",),
     "eagle_linear.weight": ("an EAGLE-1 drafter in Mistral's spelling", "vLLM and SGLang serve it"),
     "enorm.weight": ("a multi-token-prediction (MTP) head",),

@@ -99,6 +99,12 @@ FAMILIES: tuple[Family, ...] = (
         tensors=r"(.*\.)?(pre_vwn_layer\.upward|downward_and_forgot(_after_attn)?|upward_after_(attn|mlp))\.weight",
     ),
     Family(
+        "a drafter that msModelSlim quantised",
+        "which only vllm-ascend and SGLang on Ascend NPUs load; pass the drafter as it was before",
+        "vllm-ascend 182b75e modelslim_config.py, SGLang 0.5.23 quantization/modelslim/schemes",
+        tensors=r"(.*\.)?\w+_proj\.(weight_offset|deq_scale|quant_bias)",
+    ),
+    Family(
         "an EAGLE-1 drafter in Mistral's spelling",
         "whose eagle_linear takes the embedding and the target's last state; vLLM and SGLang serve it",
         "mistral_eagle.py and mistral_large_3_eagle.py of vLLM 0.32.0 and SGLang 0.5.23",
