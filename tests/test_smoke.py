@@ -62,9 +62,27 @@ def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(prompts: Path, tmp
 
 # the orders in which rows of fused matrices are tried
 FUSED = {
-    "q/k/v": "per-group part-by-part kqv kvq vqk vkq cut-as-kqv cut-as-vqk cut-as-vkq".split(),
+    "q/k/v": [
+        "per-group",
+        "part-by-part",
+        "kqv",
+        "kvq",
+        "vqk",
+        "vkq",
+        "cut-as-kqv",
+        "cut-as-vqk",
+        "cut-as-vkq",
+    ],
     "k/v": ["per-group"],
-    "gate/up": "per-group part-by-part 2-shards 4-shards 8-shards cut-as-4-shards cut-as-8-shards".split(),
+    "gate/up": [
+        "per-group",
+        "part-by-part",
+        "2-shards",
+        "4-shards",
+        "8-shards",
+        "cut-as-4-shards",
+        "cut-as-8-shards",
+    ],
 }
 
 
