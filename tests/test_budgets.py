@@ -10,7 +10,7 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2535,
+    "api": 2554,
     "cli": 402,
     "commands": 1682,
     "conversion": 1937,

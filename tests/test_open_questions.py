@@ -16,7 +16,7 @@ from eaglectl.api.convert import measured_questions
 from eaglectl.api.options import MeasureOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.formats.format import Answers
-from eaglectl.run.answering import MeasuredAnswer, _compare_choices
+from eaglectl.run.answering import MeasuredAnswer, compare_choices
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.probes import Drafts
 from eaglectl.target.choice import as_target
@@ -227,7 +227,7 @@ def judged(first: list[list[int]], second: list[list[int]]) -> MeasuredAnswer:
         Drafts(tuple(map(np.array, matches)), tuple(PromptResult("p", 1, (0, 0, 0), ()) for _ in matches))
         for matches in (first, second)
     ]
-    return _compare_choices(NOTE, dict(zip((FIRST, SECOND_CHOICE), drafts, strict=True)), 3)
+    return compare_choices(NOTE, dict(zip((FIRST, SECOND_CHOICE), drafts, strict=True)), 3)
 
 
 def test_the_same_drafts_are_a_tie_that_no_number_of_prompts_breaks() -> None:
