@@ -36,6 +36,17 @@ def test_what_is_converted_computes_what_automodels_own_forward_does(case: str, 
     assert largest_error(PROBE, *in_float32(case, tmp_path / "out"), case) < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["vllm", "modelopt", "specforge", "sglang"])
+def test_an_output_states_the_depth_that_the_config_had_as_its_own(layout: str, tmp_path: Path) -> None:
+    options = ConvertOptions(layout=layout, answers=Answers(aux_layers=(2, 4, 5)))
+    written = eaglectl.convert(str(PRODUCER / "gqa"), tmp_path / "out", options)
+    read = eaglectl.inspect(tmp_path / "out", engines=["vllm", "sglang"])
+    assert json.loads((tmp_path / "out/config.json").read_text())["target_num_hidden_layers"] == 8
+    judged = {(row.verdict.engine, row.verdict.release): row.verdict.outcome for row in written.serving}
+    found = {(verdict.engine, verdict.release): verdict.outcome for verdict in read.requested}
+    assert {key: judged[key] for key in found} == found
+
+
 @pytest.mark.parametrize(
     ("case", "norms", "rope"),
     [
