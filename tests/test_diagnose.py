@@ -126,6 +126,7 @@ def test_a_fault_that_only_a_run_sees_ends_in_another_reading_or_layers_and_the_
         assert done.code == 0, done.err
 
 
+@pytest.mark.slow
 def test_two_faults_are_told_at_the_first_and_mended_one_after_the_other(
     good: dict[str, Path], prompts: Path, tmp_path: Path
 ) -> None:

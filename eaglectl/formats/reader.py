@@ -97,10 +97,6 @@ READ = (
 )
 
 
-# of a drafter; a larger number is one of its target
-MOST_LAYERS = 4
-
-
 class _Stored(Struct, frozen=True):
     """What the files say, whatever is answered; the notes on it are those of `keys`."""
 
@@ -186,7 +182,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
     note_names(keys, names, tensors, dims, has_token_list=has_token_list)
-    added = _read_mask_token(keys, tensors, answers) | _copied_depth(format, keys.config, target)
+    mask = _read_mask_token(keys, tensors, answers)
     # the answers stand in the place of what is answered: the next reader would have to ask again
     answered = {*answers.semantics.get("harmless", "").split(","), *(ids if answers.aux_layers else ())}
     left = {place: value for place, value in unread.items() if place not in answered}
@@ -204,7 +200,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
         target=target,
         tensors=tensors,
         settings=settings,
-        carried={**keys.rest((*taken, *answered.intersection(unread))), **added},
+        carried={**keys.rest((*taken, *answered.intersection(unread))), **mask},
         strays=names.strays,
         unknown=names.unknown,
         quantisation=stored.quantisation,
@@ -331,7 +327,7 @@ def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
     )
 
 
-def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> dict[str, int]:
+def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
     # the user's mask token for a parallel drafter; a question if nobody states it
     if "mask_hidden" not in tensors or mask_token(keys.config) is not None:
         return {}
@@ -356,7 +352,7 @@ def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
     depths = {
         place: value
         for place in places
-        if type(value := at(keys.config, place)) is int and value > max(aux, MOST_LAYERS)
+        if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
     place, depth = next(iter(depths.items()), ("", None))
     about = place.rpartition(".")[2]
@@ -390,7 +386,8 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
     model_type, copied = keys.config.get("target_model_type"), keys.config.get("num_hidden_layers")
     stated_depth = _read_depth(keys, aux, target.depth)  # which leaves notes in any case
     depth = target.depth or stated_depth
-    if format.copies_target and depth is None and type(copied) is int and copied > MOST_LAYERS:
+    # a drafter has no more than four layers
+    if format.copies_target and depth is None and type(copied) is int and copied > 4:
         depth = copied
     return replace(
         target,
@@ -398,13 +395,6 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
         model_type=(target.model_type or (model_type if isinstance(model_type, str) else None)),
         depth=depth,
     )
-
-
-def _copied_depth(format: Format, config: Mapping[str, Any], target: Target) -> dict[str, int]:
-    """Return the key of the target's depth if the config has it as its own, as an output's config has not."""
-    depth = target.depth or 0
-    is_copied = format.copies_target and depth > MOST_LAYERS and config.get("num_hidden_layers") == depth
-    return {"target_num_hidden_layers": depth} if is_copied else {}
 
 
 def _quantised_changes(*places: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import FULL, Drafter, Feature
 from eaglectl.drafter.tensors import LAYER, Tensor, joined_name, quantised_modules
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
 from eaglectl.formats.names import canonical_name
@@ -37,7 +38,7 @@ def write_config(
     layout = format.layout
     assert layout is not None
     decoder = {"model_type": layout.model_types[model_class], **_decoder(drafter)}
-    carried = _carried(drafter)
+    carried = _carried(drafter, format)
     # the later wins: the layout's constants, what the source's config carries, what this drafter needs
     eagle_config = {
         **layout.extra.get("eagle_config", {}),
@@ -186,7 +187,7 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
     return config | {**settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
 
 
-def _carried(drafter: Drafter) -> dict[str, Any]:
+def _carried(drafter: Drafter, format: Format) -> dict[str, Any]:
     """Return the keys that are written as the source has them, in what depends on the network corrected."""
     carried = dict(drafter.carried)
     if "rope_interleave" in carried and drafter.dims.attention == "MLA":
@@ -195,6 +196,8 @@ def _carried(drafter: Drafter) -> dict[str, Any]:
         carried["layer_types"] = [*kinds, *[FULL] * drafter.dims.layers][: drafter.dims.layers]
     if "original_max_position_embeddings" in (drafter.rope.scaling or {}):
         carried.pop("original_max_position_embeddings", None)  # transformers 5 takes it before the scaling's
+    if by_name(drafter.producer).copies_target and not format.copies_target and drafter.target.depth:
+        carried.setdefault("target_num_hidden_layers", drafter.target.depth)
     return carried
 
 

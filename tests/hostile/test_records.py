@@ -238,7 +238,7 @@ PARTS = ("unserved", "tensors", "gate", "upgrade", "previous", "doubts", "settle
 PARTS += ("source", "pruning", "d2t", "rope", "eagle", "layout", "norms_joined", "schema", "published")
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_record_with_an_odd_part_is_answered_or_refused_by_every_command(recorded: Path, part: str) -> None:
     for value in ODD:
