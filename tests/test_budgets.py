@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 772,
     "engines": 1589,
     "files": 2742,
-    "formats": 2301,
+    "formats": 2302,
     "in_engine": 432,
     "judge": 2640,
     "modules": 1510,

@@ -5,7 +5,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import FULL, Drafter, Feature
 from eaglectl.drafter.tensors import LAYER, Tensor, joined_name, quantised_modules
-from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_keys import EXCLUDE_KEYS, mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
 from eaglectl.formats.names import canonical_name
@@ -196,7 +196,8 @@ def _carried(drafter: Drafter, format: Format) -> dict[str, Any]:
         carried["layer_types"] = [*kinds, *[FULL] * drafter.dims.layers][: drafter.dims.layers]
     if "original_max_position_embeddings" in (drafter.rope.scaling or {}):
         carried.pop("original_max_position_embeddings", None)  # transformers 5 takes it before the scaling's
-    if by_name(drafter.producer).copies_target and not format.copies_target and drafter.target.depth:
+    copying = [other.name for other in FORMATS if other.copies_target]
+    if drafter.producer in copying and format.name not in copying and drafter.target.depth:
         carried.setdefault("target_num_hidden_layers", drafter.target.depth)
     return carried
 
