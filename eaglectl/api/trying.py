@@ -13,7 +13,7 @@ from eaglectl.files.checkpoint import open_folder
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.run.answering import MeasuredAnswer, compare_choices
+from eaglectl.run.answering import MeasuredAnswer, compare_choices, first_choices
 from eaglectl.run.probes import Drafts
 
 OPTION = "--try-both"
@@ -53,7 +53,7 @@ def try_answers(source: str, note: Note, runs: Runs) -> MeasuredAnswer:
     answers, drafts = replace(runs.options.answers, assume=False), dict[Choice, Drafts]()
     # an output states its answers itself
     runs = replace(runs, compares_plain=False, options=replace(runs.options, answers=Answers()))
-    for choice in (Choice(choice.option, choice.value) for choice in note.whole_choices):
+    for choice in first_choices(note, ()):
         wanted = ConvertOptions(
             layout=runs.engine,
             engines=(usual_release(runs.engine),),

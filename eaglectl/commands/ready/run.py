@@ -482,8 +482,8 @@ class _Work(Struct, frozen=True):
 
     @property
     def _measuring(self) -> ConvertOptions:
-        # the conversion that is written: what one norm in the place of two changes is measured, and questions
-        # are not measured again
+        # the conversion that is written. Open questions were measured before: only the effect of one norm in
+        # the place of two is measured here
         is_settled = not self.questions.gap and all(answer.choice for answer in self.questions.measured)
         measures = self.options.measure and is_settled
         return replace(self._conversion, measure=self.options.passed_to(MeasureOptions) if measures else None)
