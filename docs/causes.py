@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.run.diagnosis import CAUSES, Cause
+from eaglectl.run.causes import CAUSES
+from eaglectl.run.evidence import Cause
 
 PAGE = Path(__file__).with_name("reference") / "causes.md"
 HEAD = """# Causes of low acceptance

@@ -10,7 +10,7 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2554,
+    "api": 2557,
     "cli": 402,
     "commands": 1682,
     "conversion": 1937,
@@ -24,7 +24,7 @@ BUDGETS = {
     "publish": 706,
     "reference": 920,
     "report": 1655,
-    "run": 4418,
+    "run": 4459,
     "target": 334,
 }
 # a producer's declaration, beside the budget of its package

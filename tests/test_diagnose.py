@@ -29,8 +29,9 @@ from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
 from eaglectl.reference import target_model as targets  # noqa: E402
 from eaglectl.report.acceptance import diagnosis_outline  # noqa: E402
 from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
+from eaglectl.run.causes import CAUSES  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
-from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
+from eaglectl.run.diagnosis import Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402

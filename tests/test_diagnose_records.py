@@ -15,7 +15,8 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.api.diagnose import Looks
 from eaglectl.api.options import DiagnoseOptions
-from eaglectl.run.diagnosis import CAUSES, find_cause
+from eaglectl.run.causes import CAUSES
+from eaglectl.run.diagnosis import find_cause
 from eaglectl.target.choice import as_target
 from tests.builders import call
 from tests.engine.agreement import judging, records

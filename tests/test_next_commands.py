@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.api.diagnose import Looks  # noqa: E402
 from eaglectl.drafter.tensors import FROM_T2D  # noqa: E402
-from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
+from eaglectl.run.causes import CAUSES  # noqa: E402
+from eaglectl.run.diagnosis import Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.measurement import measure  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
 from tests.builders import call, drafter_folder, read_safetensors  # noqa: E402

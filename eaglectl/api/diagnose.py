@@ -40,7 +40,10 @@ from eaglectl.judge.rule import Policy
 from eaglectl.options import StrPath, options_of, with_keywords
 from eaglectl.progress import OnProgress, StagedWork
 from eaglectl.run.answering import TRYING, search_layers
-from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause, open_reading
+from eaglectl.run.cause_checks import CONTRADICTION, open_reading
+from eaglectl.run.causes import CAUSES
+from eaglectl.run.diagnosis import find_cause
+from eaglectl.run.evidence import Evidence
 from eaglectl.run.job import has_chat_template, share_loaded_targets
 from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS, choose_prompts
 from eaglectl.run.results import SmokeReport

@@ -66,7 +66,7 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.wording import OUTCOME_TONES, engine_names, placeholders, unserved_words
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness, ServedFiles
-from eaglectl.run.diagnosis import LOOK_POSITION_0
+from eaglectl.run.evidence import LOOK_POSITION_0
 from eaglectl.run.installed import check_engine_arguments
 from eaglectl.run.job import share_loaded_targets
 from eaglectl.run.process import has_torch

@@ -1,0 +1,376 @@
+"""The causes of low acceptance, in the order of their tests: the source of docs/reference/causes.md."""
+
+from functools import partial
+
+from eaglectl.run.cause_checks import (
+    MARKED,
+    ROTATED,
+    check_draft_vocabulary,
+    check_engine_fact,
+    check_engine_refuses,
+    check_engine_setting,
+    check_engine_unfilled,
+    check_file_rule,
+    check_healthy,
+    check_no_run,
+    check_not_found,
+    check_one_set,
+    check_other_answers,
+    check_other_drafter,
+    check_other_layers,
+    check_other_reading,
+    check_other_revision,
+    check_other_run,
+    check_other_target,
+    check_past_positions,
+    check_quantised_target,
+    check_rotation,
+    check_rule,
+    check_tables,
+    check_too_few,
+    check_weak,
+)
+from eaglectl.run.evidence import MISSING, Cause
+from eaglectl.run.results import MAX_REGRESSION
+from eaglectl.verdicts import DiagnosisEnding
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "rotated-target",
+        DiagnosisEnding.PAIR,
+        "reading",
+        title="a target whose residual stream is rotated",
+        how=(
+            "whether rows of the target's embedding have the lengths and angles of the drafter's, but other"
+            " values (EGL710)"
+        ),
+        advice="Run the printed `convert --target-rotation`.",
+        test=partial(check_rotation, name=ROTATED, when_low=False),
+    ),
+    Cause(
+        "other-target",
+        DiagnosisEnding.PAIR,
+        "reading",
+        title="a target of other shapes or another vocabulary",
+        how="errors of `validate` on the target (EGL7xx)",
+        advice="Pass the target that the drafter was trained for.",
+        test=check_other_target,
+    ),
+    Cause(
+        "file-rule",
+        DiagnosisEnding.FILE,
+        "reading",
+        title="a file that contradicts itself or misses tensors",
+        how="errors of `validate` that change what every engine serves",
+        advice=("Run the printed `convert`; restore what it cannot repair from the trainer."),
+        test=check_file_rule,
+    ),
+    Cause(
+        "tables",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="d2t and t2d that name different tokens",
+        how=("EGL305, and the sensitivity probe: whether the tokens of t2d draft better than those of d2t"),
+        advice="Run the printed `convert`; if two are printed, choose the one for the right table.",
+        test=check_tables,
+    ),
+    Cause(
+        "refused",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="a file with open questions",
+        how="whether the reference refuses the drafter",
+        advice="Follow the message; `inspect` lists the questions.",
+        test=partial(check_no_run, reasons="refusals", look="reference", words="{}", command="inspect"),
+    ),
+    Cause(
+        "no-reference",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "reference",
+        title="no run of the reference",
+        how="whether the target, its weights, torch and the prompts are available",
+        advice="Follow the message.",
+        test=partial(
+            check_no_run,
+            reasons="gaps",
+            look="reference",
+            words="{}; then diagnose again",
+            command="diagnose",
+        ),
+    ),
+    Cause(
+        "other-reading",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="a file whose tensors or switches mean something else",
+        how="the sensitivity probe: whether another reading drafts better by 3 % beyond chance",
+        advice=("Run the printed `convert`, with `--fix-reading`, `--source-semantics` or `--aux-layers`."),
+        test=check_other_reading,
+        needs="reference",
+    ),
+    Cause(
+        "other-layers",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="other aux layers than the file states",
+        how=(
+            "other boundaries of the target: moved one at a time while more first draft tokens are right on"
+            " half of the prompts, and judged on the other half"
+        ),
+        advice="Check the trainer's config, then run the printed `convert --aux-layers`.",
+        test=check_other_layers,
+        needs="layers",
+    ),
+    Cause(
+        "past-positions",
+        DiagnosisEnding.PROMPTS,
+        "reference",
+        title="texts longer than it was trained on",
+        how="the position from which fewer first draft tokens are right, and drafts past"
+        " max_position_embeddings",
+        advice="Serve shorter texts, or train on longer ones.",
+        test=check_past_positions,
+        needs="reference",
+    ),
+    Cause(
+        "engine-refuses",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that refuses the drafter",
+        how="the run in the engine",
+        advice="Run the printed `convert`, or install a release that serves it.",
+        test=check_engine_refuses,
+    ),
+    Cause(
+        "engine-setting",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that uses other settings than the file states",
+        how="norm switches and aux layers that the engine resolved",
+        advice="Run the printed `convert`.",
+        test=check_engine_setting,
+        needs="engine",
+    ),
+    Cause(
+        "server-target",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "engine",
+        title="a server of another target",
+        how="the server's greedy answers compared with those of the target's files",
+        advice="Pass the target that it serves as `--target`.",
+        test=check_other_answers,
+        needs="engine",
+    ),
+    Cause(
+        "server-drafter",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="a server that drafts differently than these files",
+        how="the rounds of the server and of the files, for each prompt with equal answers",
+        advice="Load these files into the server again; `inspect` shows what its engine reads differently.",
+        test=check_other_drafter,
+        needs="engine",
+    ),
+    Cause(
+        "engine-unfilled",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="parameters that the engine leaves unfilled",
+        how="the parameters that no tensor of the file fills",
+        advice="Run the printed `convert`.",
+        test=check_engine_unfilled,
+        needs="engine",
+    ),
+    Cause(
+        "engine-fact",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="a release that is known not to serve it as trained",
+        how="what this release is known to do with such a file, unless its own run shows no loss",
+        advice=("Write the named keys, run the printed `convert`, or install the named release."),
+        test=check_engine_fact,
+    ),
+    Cause(
+        "engine-lower",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that computes something else",
+        how="acceptance in the engine over that in the reference, on the same prompts",
+        advice="Try the printed `convert` or another release, and report it to the engine.",
+        test=partial(
+            check_other_run,
+            missing="the engine drafts another number of tokens in a round than the reference",
+            most=MAX_REGRESSION,
+            words="the acceptance length in {run.run.engine} {run.run.version} is x{change.words} of the"
+            " reference's with the same file, and the engine reports no different setting",
+        ),
+        needs="engine",
+    ),
+    Cause(
+        "sampling",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="sampling",
+        how="whether acceptance at `--temperature` is below that at 0",
+        advice=(
+            "Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
+            " answers."
+        ),
+        test=partial(
+            check_other_run,
+            missing=MISSING["sampled"],
+            words="acceptance length {run.measured.length.value:.2f} at temperature {run.temperature:g} and"
+            " {reference.measured.length.value:.2f} at 0 (ratio {change.words}), with greedy drafts: sampled"
+            " tokens are harder to predict; lower the temperature, have vLLM sample drafts too"
+            " (draft_sample_method probabilistic in --speculative-config), or train it on sampled answers",
+        ),
+        needs="sampled",
+    ),
+    Cause(
+        "template",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="prompts without the target's chat template",
+        how="plain prompts, run again through the target's chat template",
+        advice="Pass chats as `messages`.",
+        test=partial(
+            check_other_run,
+            missing=MISSING["templated"],
+            is_gain=True,
+            words="acceptance length {run.measured.length.value:.2f} with the same texts in the target's chat"
+            ' template, and {reference.measured.length.value:.2f} as given: pass chats as "messages", as'
+            " servers get them",
+        ),
+        needs="templated",
+    ),
+    Cause(
+        "draft-vocabulary",
+        DiagnosisEnding.VOCABULARY,
+        "measured",
+        title="a draft vocabulary without the tokens of the answers",
+        how=(
+            "the share of the answers' tokens that a reduced draft vocabulary holds, over all prompts, by set"
+            " and by script"
+        ),
+        advice=(
+            "Count the tokens of such answers with the printed command. Prune a pruned drafter again by these"
+            " counts, without training; train any other with a draft vocabulary of these tokens."
+        ),
+        test=check_draft_vocabulary,
+    ),
+    Cause(
+        "one-set",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="one kind of prompts",
+        how=(
+            "sets of prompts on which fewer than a third as many draft tokens are accepted as on another set"
+        ),
+        advice="Train on prompts like those of the low sets.",
+        test=check_one_set,
+    ),
+    Cause(
+        "too-few",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "measured",
+        title="too few prompts",
+        how="the counts of prompts and drafts, and intervals that contain both answers",
+        advice="Use more `--prompts`.",
+        test=check_too_few,
+    ),
+    Cause(
+        "marked-rotation",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a target that is marked as rotated",
+        how="low acceptance, and a mark of QuaRot or SpinQuant in the target's files (EGL711)",
+        advice="Run the printed `convert --target-rotation`, unless it was trained on this target.",
+        test=partial(check_rotation, name=MARKED, when_low=True),
+    ),
+    Cause(
+        "other-revision",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="another revision of the target",
+        how="low acceptance, and an embedding that is not the target's (EGL704)",
+        advice="Pass the revision that the drafter was trained for.",
+        test=check_other_revision,
+    ),
+    Cause(
+        "tuned-target",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a target with other weights than the one of the training",
+        how="whether acceptance is higher with the target of the training (`--base-target`)",
+        advice="Train the drafter on the states of this target, or serve the one of the training.",
+        test=partial(
+            check_other_run,
+            missing=MISSING["base"],
+            is_gain=True,
+            words="acceptance length {run.measured.length.value:.2f} with the target of the training, and"
+            " {reference.measured.length.value:.2f} with this one, on the same prompts (x{change.words}):"
+            " this target has other weights, as after fine-tuning; train the drafter on its states",
+        ),
+        needs="base",
+    ),
+    Cause(
+        "quantised-target",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a quantised target",
+        how="low acceptance, and a target with quantization_config",
+        advice="Measure with the target that it was trained with.",
+        test=check_quantised_target,
+    ),
+    Cause(
+        "untrained",
+        DiagnosisEnding.TRAINING,
+        "measured",
+        title="a drafter that was not trained",
+        how="low acceptance, and tensors that look randomly initialised (EGL207)",
+        advice="Train it.",
+        test=lambda evidence, _: check_rule(evidence, "untrained", when_low=True),
+    ),
+    Cause(
+        "weak",
+        DiagnosisEnding.TRAINING,
+        "measured",
+        title="too little training",
+        how=("acceptance below every published length of such a run, without another cause"),
+        advice="Train it longer, on prompts like the served ones.",
+        test=check_weak,
+    ),
+    Cause(
+        "no-engine",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "measured",
+        title="no run of the engine",
+        how="whether the requested engine ran",
+        advice="Follow the message.",
+        test=partial(
+            check_no_run,
+            reasons="gaps",
+            look="engine",
+            words="the file, the reference and the prompts show no cause, and the engine did not run: {}",
+            command="",
+        ),
+    ),
+    Cause(
+        "healthy",
+        DiagnosisEnding.HEALTHY,
+        "measured",
+        title="nothing found",
+        how="acceptance not below its threshold, or that of every published drafter, without a cause found",
+        advice="Nothing to do.",
+        test=check_healthy,
+    ),
+    Cause(
+        "not-found",
+        DiagnosisEnding.NOT_FOUND,
+        "measured",
+        title="no cause found",
+        how="no cause above is shown",
+        advice="See which causes were ruled out and which were not looked at.",
+        test=check_not_found,
+    ),
+)
