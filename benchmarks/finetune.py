@@ -32,10 +32,10 @@ from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target_model import load_target, load_tokenizer  # noqa: E402
+from eaglectl.run.gate import DEPTHS  # noqa: E402
 from eaglectl.run.job import decode_prompts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
-from eaglectl.run.results import DEPTHS  # noqa: E402
 
 RATE = 1e-3  # the pair itself was trained with 7e-3, in 1,760 steps
 MAX_TOKENS = 64

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import eaglectl  # noqa: E402
+from eaglectl.run.gate import judge_ratio  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.run.probes import Drafts  # noqa: E402
-from eaglectl.run.results import judge_ratio  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"

@@ -167,7 +167,7 @@ def calibrate(job: Any) -> None:
 
 def gate(job: Any) -> None:
     """The gate of `convert --to 3.1`."""
-    from eaglectl.run.results import run_gate
+    from eaglectl.run.gate import run_gate
 
     run_gate(job, job, 0.97)
 

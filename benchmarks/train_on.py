@@ -31,9 +31,9 @@ from eaglectl.reference.model import load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.states import TransformersEngine  # noqa: E402
 from eaglectl.reference.target_model import load_target, load_tokenizer  # noqa: E402
+from eaglectl.run.gate import DEPTHS  # noqa: E402
 from eaglectl.run.job import decode_prompts  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
-from eaglectl.run.results import DEPTHS  # noqa: E402
 
 # writes the dataset with the trainer's own library
 DATASET = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eaglectl.formats.published import Figure, PublishedSource, published_file
 from eaglectl.run.measurement import DEAD_LENGTH
-from eaglectl.run.results import published_lengths
+from eaglectl.run.published_lengths import published_lengths
 
 from tables import table  # isort: skip
 

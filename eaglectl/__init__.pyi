@@ -61,9 +61,9 @@ from eaglectl.results import Readiness as Readiness
 from eaglectl.run.answering import MeasuredAnswer as MeasuredAnswer
 from eaglectl.run.coverage import Coverage as Coverage
 from eaglectl.run.diagnosis import Diagnosis as Diagnosis
+from eaglectl.run.gate import Gate as Gate
 from eaglectl.run.job import LoadResult as LoadResult
-from eaglectl.run.results import Gate as Gate
-from eaglectl.run.results import Published as Published
+from eaglectl.run.published_lengths import Published as Published
 from eaglectl.run.results import SmokeReport as SmokeReport
 from eaglectl.target.choice import open_target as open_target
 from eaglectl.verdicts import AnswerOutcome as AnswerOutcome

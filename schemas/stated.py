@@ -18,7 +18,8 @@ from eaglectl.judge.rule import Severity
 from eaglectl.judge.support import Service
 from eaglectl.run.measurement import Spread
 from eaglectl.run.probes import DriftCondition, Variant
-from eaglectl.run.results import Gain, Published, PublishedLength, SetRatio, SmokeReport
+from eaglectl.run.published_lengths import Published, PublishedLength
+from eaglectl.run.results import Gain, SetRatio, SmokeReport
 from eaglectl.verdicts import AnswerOutcome, CheckVerdict, FileChange
 
 Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]

@@ -10,9 +10,9 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2557,
+    "api": 2560,
     "cli": 402,
-    "commands": 1682,
+    "commands": 1683,
     "conversion": 1937,
     "drafter": 772,
     "engines": 1589,
@@ -23,8 +23,8 @@ BUDGETS = {
     "modules": 1510,
     "publish": 706,
     "reference": 920,
-    "report": 1655,
-    "run": 4459,
+    "report": 1656,
+    "run": 4482,
     "target": 334,
 }
 # a producer's declaration, beside the budget of its package

@@ -32,11 +32,12 @@ from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
 from eaglectl.run.causes import CAUSES  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import Diagnosis, find_cause  # noqa: E402
+from eaglectl.run.gate import MAX_REGRESSION  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402
 from eaglectl.run.prompts import FURTHER_PROMPTS, MORE_PROMPTS  # noqa: E402
-from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
+from eaglectl.run.published_lengths import Published, PublishedLength  # noqa: E402
 from eaglectl.target.choice import as_target  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import VLLM, call, changed, read_safetensors  # noqa: E402

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.results import ServerMatch, match_server
+from eaglectl.run.server_match import ServerMatch, match_server
 from tests.builders import call
 from tests.diagnoses import LAYERS
 from tests.servers import INFO, MODELS, SGLANG, server

@@ -14,8 +14,8 @@ from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats import published
 from eaglectl.formats.published import published_file
 from eaglectl.run.prompts import prompt_sets
-from eaglectl.run.results import Published, published_lengths
-from eaglectl.run.results import published_for as published_by_names
+from eaglectl.run.published_lengths import Published, published_lengths
+from eaglectl.run.published_lengths import published_for as published_by_names
 from eaglectl.target.choice import as_target, target_names
 from schemas.files import published_schema
 from tests.builders import drafter_folder, target_of

@@ -73,7 +73,10 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
     [
         ("--version", {"_hashlib", "secrets"}),  # OpenSSL
         ("--help", {"_hashlib", "secrets", *SLOW}),
-        ("convert DRAFTER --dry-run", {"eaglectl.run.results", "eaglectl.run.installed"}),
+        (
+            "convert DRAFTER --dry-run",
+            {"eaglectl.run.results", "eaglectl.run.gate", "eaglectl.run.installed"},
+        ),
         ("inspect DRAFTER", SLOW),
         ("inspect DRAFTER --json", SLOW),
         ("validate DRAFTER --headers-only --fail-on never", SLOW),

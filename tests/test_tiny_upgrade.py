@@ -19,10 +19,10 @@ from eaglectl.conversion.plan import UpgradeRecipe  # noqa: E402
 from eaglectl.conversion.upgrade import read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
+from eaglectl.run.gate import Gate, GateRow, run_gate  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.measurement import Estimate, Measurement  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
-from eaglectl.run.results import Gate, GateRow, run_gate  # noqa: E402
 from tests.builders import Outcome, Stored, call  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number, short_prompts  # noqa: E402
 

@@ -27,9 +27,9 @@ from eaglectl.conversion.upgrade import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
+from eaglectl.run.gate import gate_rows  # noqa: E402
 from eaglectl.run.measurement import LEVEL, PromptResult, look_level, ratio  # noqa: E402
 from eaglectl.run.prompts import Prompt, built_in_prompts, prompt_digest, read_prompts  # noqa: E402
-from eaglectl.run.results import gate_rows  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import TARGET, TINY, short_prompts  # noqa: E402
 

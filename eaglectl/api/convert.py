@@ -74,8 +74,8 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from eaglectl.api.keywords import ConvertFields
     from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
+    from eaglectl.run.gate import JoinedNorm
     from eaglectl.run.job import Stage
-    from eaglectl.run.results import JoinedNorm
 
 
 # bytes that are compared at once
@@ -224,9 +224,9 @@ def _measured_norm(
 ) -> "JoinedNorm":
     # run both networks: as trained, in the layout of a trainer that norms twice, and as planned
     folder = measurable_target(plan.drafter, (), ready.options.target)
+    from eaglectl.run.gate import measure_joined_norm
     from eaglectl.run.job import EngineJob
     from eaglectl.run.prompts import choose_prompts
-    from eaglectl.run.results import measure_joined_norm
 
     layout = next(name for name in writable() if (other := by_name(name).layout) and other.norms_twice)
     trained = plan_conversion(ready.files, ready.target, replace(ready.options, layout=layout, engines=()))

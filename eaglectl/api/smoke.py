@@ -38,6 +38,7 @@ from eaglectl.report.section import grouped
 from eaglectl.results import Inspection
 from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.coverage import TokenText, counts_text
+from eaglectl.run.gate import MAX_REGRESSION, compare_positions
 from eaglectl.run.installed import check_engine_arguments, measure_speed
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.job import (
@@ -51,18 +52,9 @@ from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import VLLM, has_torch, require_torch
 from eaglectl.run.prompts import built_in_prompts, choose_prompts
-from eaglectl.run.results import (
-    MAX_REGRESSION,
-    Published,
-    Reason,
-    SmokeReport,
-    compare_drafters,
-    compare_positions,
-    match_server,
-    published_for,
-    reasons_of,
-    with_variants,
-)
+from eaglectl.run.published_lengths import Published, published_for
+from eaglectl.run.results import Reason, SmokeReport, compare_drafters, reasons_of, with_variants
+from eaglectl.run.server_match import match_server
 from eaglectl.run.windows import measure_windows
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target.choice import TargetChoice, as_target, check_timeout, runnable_target, target_names

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from eaglectl.api.keywords import CalibrateFields, UpgradeFields
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.states import Batch, TargetEngine
-    from eaglectl.run.results import Gate
+    from eaglectl.run.gate import Gate
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 # tokens of the longest sequence: token 0 is left out, and two more follow the last state that is measured
@@ -746,7 +746,7 @@ def _gate(
 
     Raises RefusedError if almost no draft tokens of the source are accepted.
     """
-    from eaglectl.run.results import run_gate
+    from eaglectl.run.gate import run_gate
 
     after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
     report_step(on_progress, LOADING)

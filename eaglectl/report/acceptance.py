@@ -29,7 +29,8 @@ from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import BreakEven, Estimate, Measurement, Place, Speed, SpeedRow, Spread, p_words
 from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
-from eaglectl.run.results import DrafterComparison, Published, PublishedLength, SmokeReport, reasons_of
+from eaglectl.run.published_lengths import Published, PublishedLength
+from eaglectl.run.results import DrafterComparison, SmokeReport, reasons_of
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding
 

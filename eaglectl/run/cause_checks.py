@@ -11,6 +11,7 @@ from eaglectl.judge.judgement import changes_serving
 from eaglectl.judge.rule import Finding
 from eaglectl.run.answering import LayerSearch
 from eaglectl.run.evidence import NO_ENGINE, NOT_RUN, Evidence, Outcome, Shown, lowest_above
+from eaglectl.run.gate import MAX_REGRESSION
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     DEAD_POSITION_0,
@@ -23,7 +24,7 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Sensitivity, Variant
-from eaglectl.run.results import MAX_REGRESSION, SmokeReport
+from eaglectl.run.results import SmokeReport
 from eaglectl.text import listed
 from eaglectl.verdicts import MatchEnding, ReadingOutcome
 

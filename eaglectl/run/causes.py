@@ -31,7 +31,7 @@ from eaglectl.run.cause_checks import (
     check_weak,
 )
 from eaglectl.run.evidence import MISSING, Cause
-from eaglectl.run.results import MAX_REGRESSION
+from eaglectl.run.gate import MAX_REGRESSION
 from eaglectl.verdicts import DiagnosisEnding
 
 CAUSES: tuple[Cause, ...] = (

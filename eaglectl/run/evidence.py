@@ -13,7 +13,8 @@ from eaglectl.judge.judgement import Report, changes_serving
 from eaglectl.judge.rule import Finding
 from eaglectl.run.answering import LayerSearch
 from eaglectl.run.probes import Variant
-from eaglectl.run.results import PublishedLength, SmokeReport, published_lengths
+from eaglectl.run.published_lengths import PublishedLength, published_lengths
+from eaglectl.run.results import SmokeReport
 from eaglectl.verdicts import DiagnosisEnding
 
 Phase = Literal["reading", "reference", "engine", "measured"]

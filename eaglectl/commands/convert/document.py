@@ -5,7 +5,7 @@ from eaglectl.report.acceptance import MEASUREMENT, measured
 from eaglectl.report.documents import Parts
 from eaglectl.report.inspection import DRAFTER
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.run.results import Gate, GateRow
+from eaglectl.run.gate import Gate, GateRow
 
 PARTS: Parts = {
     **DRAFTER,

@@ -41,7 +41,7 @@ from eaglectl.results import Conversion, OutputServing
 from eaglectl.verdicts import CheckVerdict, FirstWord, GateEnding
 
 if TYPE_CHECKING:
-    from eaglectl.run.results import Gate
+    from eaglectl.run.gate import Gate
 
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (docs/upgrade.md)
 FEW_PROMPTS = 30

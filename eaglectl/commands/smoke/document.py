@@ -5,7 +5,8 @@ from eaglectl.report.documents import Parts
 from eaglectl.run.job import EngineRun, LoadResult, LogitsCheck
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.results import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
+from eaglectl.run.results import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.run.server_match import FilesMatch, ServerMatch
 from eaglectl.run.windows import ContextPart, WindowResult
 
 PARTS: Parts = {
