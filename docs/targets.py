@@ -8,7 +8,7 @@ import keys
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import TargetClass, target_class, target_classes, targets_data
+from eaglectl.engines.targets import TargetClass, target_class, target_classes, targets_data
 from tools.scan.plan import LAST
 from tools.scan.record import releases_read, target_evidence
 

@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1683,
     "conversion": 1937,
     "drafter": 772,
-    "engines": 1589,
+    "engines": 1600,
     "files": 2742,
     "formats": 2302,
     "in_engine": 432,

@@ -11,7 +11,7 @@ from eaglectl.drafter.drafter import DefaultLayers, Target, to_boundaries
 from eaglectl.engines.behaviour import adds_one
 from eaglectl.engines.data import FOLDER, read
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import architectures, read_captures, target_class
+from eaglectl.engines.targets import architectures, read_captures, target_class
 from eaglectl.errors import RefusedError
 from eaglectl.target.choice import open_target
 from eaglectl.verdicts import ServedAs

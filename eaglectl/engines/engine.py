@@ -27,7 +27,8 @@ from eaglectl.engines.behaviour import (
     stated,
 )
 from eaglectl.engines.data import cached, load, read
-from eaglectl.engines.view import Case, Condition, View, always, as_seen, stated_theta
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import Case, Condition, View, always, stated_theta
 from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 

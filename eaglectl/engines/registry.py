@@ -22,7 +22,8 @@ from eaglectl.engines.behaviour import (
     unversioned_behaviour,
 )
 from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
-from eaglectl.engines.view import View, as_seen, needs_own_code, read_captures
+from eaglectl.engines.targets import as_seen, needs_own_code, read_captures
+from eaglectl.engines.view import View
 from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, hub_name
 from eaglectl.files.source import split_folder

@@ -8,12 +8,12 @@ from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import NESTED, adds_one
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
+from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import (
     COMMON,
     Case,
     Condition,
     View,
-    as_seen,
     captured_by_one,
     captures_last_boundary,
     common_words,

@@ -9,7 +9,7 @@ import pytest
 
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import target_class, target_classes
+from eaglectl.engines.targets import target_class, target_classes
 from tests.builders import write_package
 from tests.tools.trees import call_scan, scan
 from tools.scan import scanner

@@ -8,7 +8,7 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import DefaultLayers
 from eaglectl.engines.behaviour import IDS, Behaviour
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.view import TargetClass, target_class, target_classes
+from eaglectl.engines.targets import TargetClass, target_class, target_classes
 from tools.scan.extraction import Found, Part, Watched
 
 # whether the sources show something; None where they hold nothing to look at

@@ -11,7 +11,7 @@ from eaglectl.engines.behaviour import Fact, FactRun, ranges, unversioned
 from eaglectl.engines.data import read
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import targets_data
+from eaglectl.engines.targets import targets_data
 from eaglectl.errors import UsageError
 from eaglectl.in_engine.installed import find_plugin
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services

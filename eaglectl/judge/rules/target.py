@@ -26,7 +26,7 @@ from eaglectl.drafter.tensors import (
     repeated_offsets,
     row_copies,
 )
-from eaglectl.engines.view import needs_own_code
+from eaglectl.engines.targets import needs_own_code
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
