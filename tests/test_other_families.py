@@ -87,6 +87,7 @@ BY_TENSOR: dict[str, tuple[str, ...]] = {
     "context_proj.weight": ("a DFlash drafter",),
     "0.0.linear.weight": ("a Medusa head",),
     "medusa_head.0.0.linear.weight": ("a Medusa head",),
+    "midlayer.self_attn.gate_proj.weight": ("gated attention", "multiplied by a gate", "no engine"),
     "layers.0.self_attn.g_proj.weight": ("a Kimi-K3 draft head",),
     "img_fc.bias": ("a ViSpec drafter",),
     "module.eagle_module.decoder.layers.0.mlp.linear_fc2.weight": (
@@ -99,6 +100,19 @@ BY_TENSOR: dict[str, tuple[str, ...]] = {
 Case = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]
 # by several marks together: config, tensors, words
 BY_MORE: dict[str, Case] = {
+    "gated attention by its queries": (
+        {"attn_output_gate": True},
+        {"layers.0.self_attn.q_proj.weight": floats("q", 64, 2 * HIDDEN)},
+        ("gated attention", "two rows for each column", "train a drafter without attn_output_gate"),
+    ),
+    "gated attention that its config does not state": (
+        {"num_attention_heads": 8},
+        {
+            "layers.0.self_attn.q_proj.weight": None,
+            "midlayer.self_attn.q_proj.weight": floats("q", 64, 2 * HIDDEN),
+        },
+        ("gated attention", "no engine has a class"),
+    ),
     "EDSD by its tensors": (
         {"target_layer_ids": [3, 5]},
         {"edfuse.gate_proj.weight": floats("e", 32, HIDDEN), "embnorm.weight": floats("n", HIDDEN)},

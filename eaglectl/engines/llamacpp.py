@@ -26,6 +26,7 @@ from eaglectl.engines.view import (
     trained_part,
     when,
 )
+from eaglectl.files.text_part import text_part
 from eaglectl.text import brief
 
 RUNNER = "default"
@@ -99,9 +100,10 @@ def _words(case: Case) -> Mapping[str, Any]:
 
 
 def _merged_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    # as llama.cpp's converter reads it: a speculators layer's keys go before those at the top
+    # as llama.cpp's converter reads it: the keys of a speculators layer and of text_config go before those at
+    # the top
     layer = config.get("transformer_layer_config")
-    return {**config, **layer} if isinstance(layer, Mapping) else config
+    return {**config, **(layer if isinstance(layer, Mapping) else text_part(config))}
 
 
 ENGINE = Engine(

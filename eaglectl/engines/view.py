@@ -24,7 +24,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.targets import Captures, TargetReading, read_captures
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
-from eaglectl.files.text_part import text_part
+from eaglectl.files.text_part import TEXT_PARTS, text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.config_keys import CLASS_POSITIONS, EXCLUDE_KEYS, POSITIONS, ROPE_TABLES, at
 from eaglectl.formats.format import ModelClass
@@ -105,6 +105,11 @@ class View(Struct, frozen=True, dict=True):
         if holds not in self._met:
             self._met[holds] = bool(holds(self))
         return self._met[holds]
+
+    @property
+    def nested(self) -> tuple[str, ...]:
+        """The keys of the config under which multimodal models have their language model's."""
+        return tuple(key for key in TEXT_PARTS if isinstance(self.config.get(key), Mapping))
 
     @property
     def is_speculators(self) -> bool:
@@ -653,6 +658,7 @@ COMMON: Mapping[str, Condition] = {
     "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
     "rope-scaling": when(misreads_scaling),
     "linear-factor": when(lambda view: view.reach[1] == "linear" and isinstance(view.reach[2], int)),
+    "nested-config": when(lambda view: view.nested),
     "layer-types": when(
         lambda view: (
             (types := layer_types(view)) is not None
@@ -682,6 +688,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     view, reading = case.view, case.target_reading
     parts = unbuilt(case.engine, case.release, view.drafter)
     words = {
+        "nested": listed(view.nested),
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
         "method": " ".join(map(str, _method_words(view.drafter.quantisation or {}))),

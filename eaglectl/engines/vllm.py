@@ -58,6 +58,7 @@ PLACELESS_BIASES = {
     "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
+READ_PARTS = ("text_config", "llm_config")  # of a multimodal config (transformers_utils/config.py 0.32.0:153)
 METHOD_KEYS = ("format", "quant_algo", "quantization")  # of a quantisation config
 # rope scalings whose factor does not lengthen max_model_len; those of yarn since 0.30.0
 UNSCALED_LENGTHS = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
@@ -386,6 +387,10 @@ CONDITIONS: Mapping[str, Condition] = {
     "pipeline-class": lambda case: in_stages(case.view) and _relays(case) is False,
     "pipeline-unknown": lambda case: in_stages(case.view) and _relays(case) is None,
     "yarn-factor": misread_factor(),
+    # beside the drafter's own keys, it looks into no others
+    "nested-config": when(
+        lambda view: {*READ_PARTS} & {*view.nested} if "num_attention_heads" in view.config else view.nested
+    ),
     "end-boundary": lambda case: bool(_uncaptured(case)),
     "mla-scaling": when(lambda view: other_scaling(view) and view.reach[3]),
     "mla-scaling-refused": when(lambda view: other_scaling(view) and not view.reach[3]),

@@ -19,6 +19,7 @@ from eaglectl.drafter.drafter import (
     question,
 )
 from eaglectl.errors import UsageError
+from eaglectl.files.text_part import lifted
 from eaglectl.options import ANSWERS, Option, Options
 
 ModelClass = Literal["llama", "qwen3", "mla"]
@@ -284,7 +285,7 @@ class Format(Struct, frozen=True):
     is_layout: bool = False
     is_signed: bool = True
     tensor_names: Mapping[str, str] = field(default_factory=dict)
-    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
+    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lifted
     retires: tuple[str, ...] = ()
     copies_target: bool = False
     target_key: str = ""

@@ -287,6 +287,12 @@ FAMILIES: tuple[Family, ...] = (
         tensors=r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
     ),
     Family(
+        "an EAGLE-3 variant with gated attention",
+        f"whose output is multiplied by a gate before o_proj, {_NO_CLASS}",
+        "vLLM 0.32.0 models/llama_eagle3.py and qwen3_eagle3.py, SGLang 0.5.23 models/llama_eagle3.py",
+        tensors=r"(.*\.)?(layers\.\d+|midlayer)\.self_attn\.gate_proj\.(weight|qweight|weight_packed)",
+    ),
+    Family(
         "an EAGLE-3 variant whose MLP is a mixture of experts",
         _NO_CLASS,
         "SpecForge configs and pull requests",
@@ -345,6 +351,13 @@ def _other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
     if config.get("target_layer_ids") is not None and not has_layer_norm:
         return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
     query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
+    if variant := _by_attention(shapes, query):
+        return variant
+    return None if has_norm else _by_shape(config, shapes, query)
+
+
+def _by_attention(shapes: Shapes, query: tuple[int, ...]) -> str | None:
+    # an EAGLE-3 variant whose attention no class has, by the shapes of its projections
     for name, shape in shapes.items():
         later = _LATER_QUERY.fullmatch(name)
         if later and shape[1:] == query[1:] and f"{later[1]}.hidden_norm.weight" in shapes:
@@ -352,7 +365,14 @@ def _other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
                 "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
                 f" ({name} is as wide as that of layer 0), and no engine has a class for it"
             )
-    return None if has_norm else _by_shape(config, shapes, query)
+    output = shapes.get("layers.0.self_attn.o_proj.weight", ())
+    if "layers.0.self_attn.k_proj.weight" in shapes and query[:1] == tuple(2 * size for size in output[1:]):
+        return (
+            "an EAGLE-3 variant with gated attention (layers.0.self_attn.q_proj.weight has two rows for each"
+            " column of o_proj, the queries and their gates, as in Qwen3-Next and Qwen3.5), and no engine has"
+            " a class for it; train a drafter without attn_output_gate"
+        )
+    return None
 
 
 def _speculators_family(config: Mapping[str, Any]) -> str | None:

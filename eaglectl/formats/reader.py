@@ -15,7 +15,7 @@ from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
-from eaglectl.files.text_part import text_part
+from eaglectl.files.text_part import TEXT_PARTS, text_part
 from eaglectl.formats.beside import notes_beside
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import (
@@ -56,6 +56,7 @@ from eaglectl.formats.network import (
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
 from eaglectl.formats.vocabulary import vocabulary_notes, with_tokens
+from eaglectl.text import listed
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
@@ -137,6 +138,10 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), checkpoint.config)
     _check_objects(keys.config)
+    parts = [key for key in TEXT_PARTS if isinstance(checkpoint.config.get(key), Mapping)]
+    is_other = "num_attention_heads" in checkpoint.config
+    about = "is another model's, and is not kept" if is_other else "has the drafter's keys, and is read"
+    keys.note(parts, "note", "config", f"{listed(parts)} in config.json {about}")
     prefix = module_prefix(checkpoint.tensors) or (format.layout.prefix if format.layout else "")
     names = read_names(checkpoint.tensors, tensor_names(), prefix)
     dims = read_dimensions(keys, names, target)

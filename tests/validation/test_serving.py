@@ -31,6 +31,7 @@ from tests.builders import (
     VOCAB,
     Stored,
     call,
+    drafter_config,
     drafter_folder,
     drafter_tensors,
     floats,
@@ -80,6 +81,13 @@ def scaled(kind: str, original: int | None = 32768, **more: Any) -> dict[str, An
     """A rope scaling by four, of this original length."""
     length = {} if original is None else {"original_max_position_embeddings": original}
     return {"rope_scaling": {"rope_type": kind, "factor": 4.0, **length, **more}}
+
+
+def in_part(key: str) -> dict[str, Any]:
+    """The decoder's keys in an object, as configs of multimodal models have them."""
+    layer = {name: value for name, value in drafter_config().items() if name not in (IDS, "eagle_config")}
+    del layer["architectures"], layer["model_type"]
+    return {**dict.fromkeys(layer, ABSENT), key: layer}
 
 
 UNSCALED = {"mscale_all_dim": 1.0, "apply_yarn_scaling": False}
@@ -450,6 +458,11 @@ BAD = (
         target={},
         option="--max-model-len 512",
     ),
+    vllm("nested-config", in_part("text_config"), says="stops at text_config"),
+    vllm("nested-config", in_part("language_config"), says="stops at language_config"),
+    vllm("nested-config", {"llm_config": {"num_attention_heads": 8}}, says="stops at llm_config"),
+    sglang("nested-config", in_part("llm_config"), says="from llm_config", is_blind=True),
+    sglang("nested-config", {"text_config": {"head_dim": 16}}, says="from text_config"),
     sglang("linear-factor", scaled("linear", None, factor=4), says="takes 4 for a list"),
     sglang("layer-types", {"layer_types": []}, says="0 entries for 1 layers"),
     sglang("heads-uneven", {"num_attention_heads": 3, "num_key_value_heads": 1}, THREE_HEADS),

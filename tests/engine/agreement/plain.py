@@ -14,6 +14,7 @@ from tests.engine.agreement.bases import (
     MLP,
     ROPE,
     VOCAB,
+    Files,
     layer_shapes,
     uniform,
 )
@@ -57,6 +58,8 @@ OTHERS = (
     "glm4", "glm4_moe", "gpt_oss", "apertus", "phi", "gemma3_text", "minicpm", "eagle3", "deepseek_v2",
     "kimi_k2", "glm4_moe_lite",
 )  # fmt: skip
+# of another model's language model
+ANOTHERS = {**GQA, "num_attention_heads": 8, "num_key_value_heads": 8, "model_type": "llama"}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 FLOAT_8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 COMPRESSED = {
@@ -112,6 +115,17 @@ def rope(theta: float) -> Edit:
     """A plain rope as transformers 5 writes it."""
     parameters = {"rope_type": "default", "rope_theta": theta}
     return config(rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters=parameters)
+
+
+def nested_in(key: str, **changes: Any) -> Edit:
+    """All keys but the class and the layer ids in an object, as configs of multimodal models have them."""
+
+    def edit(files: Files) -> None:
+        top = ("architectures", "model_type", IDS, NESTED)
+        files.config[key] = {name: files.config.pop(name) for name in [*files.config] if name not in top}
+        files.config.update(changes)
+
+    return edit
 
 
 def fc_for(states: int) -> Edit:
@@ -381,6 +395,11 @@ LLAMA_3: dict[str, Edit] = {
     ),
     "rope_theta null": config(rope_theta=None),
     "seq_length 16": config(seq_length=16),
+    "keys in text_config": nested_in("text_config"),
+    "keys in llm_config": nested_in("llm_config"),
+    "keys in text_config of Qwen3-VL": nested_in("text_config", model_type="qwen3_vl"),
+    "text_config beside its own keys": config(text_config=ANOTHERS),
+    "llm_config beside its own keys": config(llm_config=ANOTHERS),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
     "rope_parameters": rope(10000.0),

@@ -75,6 +75,7 @@ VLLM: Mapping[str, str] = {
     "linear-factor": "llama3/rope_scaling linear with a whole factor",
     "layer-types": "llama3/layer_types of eight layers",
     "heads-uneven": "llama3/three heads",
+    "nested-config": "llama3/keys in text_config",
     "windows-mixed": "llama3/two layers, one with a window",
     "window-unstated": "llama3/layer_types without sliding_window",
     "longrope": "llama3/rope_scaling longrope",
