@@ -19,7 +19,7 @@ BUDGETS = {
     "files": 2746,
     "formats": 2315,
     "in_engine": 432,
-    "judge": 2640,
+    "judge": 2654,
     "modules": 1510,
     "publish": 706,
     "reference": 920,

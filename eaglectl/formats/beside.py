@@ -39,7 +39,7 @@ def notes_beside(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers:
 
 
 def _adapter_note(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers: Answers) -> Note:
-    if _is_of_drafter(checkpoint, tensors):
+    if is_adapter_of_drafter(checkpoint, tensors):
         return Note(
             "problem",
             "adapter",
@@ -66,7 +66,7 @@ def _adapter_note(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], answers
     return replace(question("adapter", about, "adapter", [MERGED]), advice=advice)
 
 
-def _is_of_drafter(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> bool:
+def is_adapter_of_drafter(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the adapter's modules are the drafter's, by their names and the width of their inputs."""
     with suppress(UnreadableError, KeyError):
         header = read_header(checkpoint.source, ADAPTER)

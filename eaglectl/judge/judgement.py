@@ -449,7 +449,7 @@ def conversion_refusal(findings: Iterable[Finding]) -> RefusedError | None:
         is_error = finding.severity == "error" and finding.rule.family in OF_TENSORS
         if is_error and not finding.repair.conversions:
             topic, _, where = finding.match.key.partition(":")
-            return RefusedError(f"{finding.rule.id} {finding.match.message}", topic, where)
+            return RefusedError(f"repair first: {finding.match.message}", topic, where)
     return None
 
 

@@ -232,3 +232,21 @@ def test_no_engine_serves_a_distributed_checkpoint_as_it_is() -> None:
     inspection = eaglectl.inspect(str(FIXTURES / "producers/torchspec/dcp-2ranks"))
     assert eaglectl.ServedAs.AS_TRAINED not in {verdict.outcome for verdict in inspection.verdicts}
     assert inspection.commands == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (OF_DRAFTER, "merge the adapter into the drafter"),
+        (("layers.0.mlp.up_proj", HIDDEN), "merge the adapter into the drafter"),
+        (DEEP, "keep the adapter for its model, and run `eaglectl convert"),
+    ],
+)
+def test_the_next_step_beside_an_adapter_is_one_that_can_be_done(
+    module: tuple[str, int], words: str, tmp_path: Path
+) -> None:
+    folder = drafter_folder(tmp_path)
+    for name, content in adapter(module).items():
+        (folder / name).write_bytes(content)
+    (finding,) = [found for found in eaglectl.validate(str(folder)).findings if found.rule.id == "EGL001"]
+    assert finding.fix.startswith(words)

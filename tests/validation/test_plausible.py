@@ -148,6 +148,19 @@ FIRST = (slice(None), slice(0, 128))
 SECOND = (slice(None), slice(128, 256))
 OTHER_HEADS = {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 AS_FLOAT16 = {"torch_dtype": "float16", "dtype": "float16"}
+
+
+def less_one(ones: str) -> Callable[[dict[str, Stored]], None]:
+    """All norms as offsets from one, this norm's of ones before."""
+
+    def apply(tensors: dict[str, Stored]) -> None:
+        changed(add(-1), *NORMS)(tensors)
+        dtype, shape, raw = tensors[ones]
+        tensors[ones] = (dtype, shape, bytes(len(raw)))
+
+    return apply
+
+
 BAD = (
     patched("an aux block of zeros", "EGL217", changed(zeros(*SECOND), FC), "boundary 4 is not read at all"),
     patched(
@@ -162,6 +175,8 @@ BAD = (
     patched("half a head copied", "EGL218", changed(copied, HEAD), "are copies of other rows"),
     patched("rows in pairs", "EGL218", changed(repeated, HEAD), "those tokens are hardly drafted"),
     patched("norms less one", "EGL509", changed(add(-1), *NORMS), "weights stored as offsets from one"),
+    patched("norms less one, one of them ones", "EGL509", less_one(NORM), "stored as offsets"),
+    patched("norms less one, another ones", "EGL509", less_one("midlayer.input_layernorm.weight"), "offsets"),
     patched("norms and one", "EGL510", changed(add(1), *NORMS), "weights with 1 added twice"),
     patched("a last norm of ones", "EGL511", ones, "ones, but 3 other norms are trained"),
     patched(
@@ -302,3 +317,21 @@ def test_the_ranges_are_those_of_the_trained_drafters() -> None:
         assert all(stated.lowest <= number <= stated.highest for number in seen), (name, min(seen), max(seen))
         assert stated.below is None or stated.below < stated.lowest
         assert stated.above is None or stated.above > stated.highest
+
+
+@pytest.mark.parametrize("which", ["one of them ones", "another ones"])
+def test_an_offset_of_zeros_is_written_as_ones(which: str, tmp_path: Path) -> None:
+    broken, out = BY_NAME[f"norms less one, {which}"].build(tmp_path), tmp_path / "out"
+    given = ("--target", TARGET, "--fix-reading", "norm-weights=less-one")
+    assert call("convert", broken, "-o", out, *given).code == 0
+    assert call("validate", out, "--target", TARGET).code == 0
+
+
+def test_norms_of_zeros_are_no_offsets(tmp_path: Path) -> None:
+    build = patched("", "", changed(zeros(slice(None)), *NORMS), "")
+    found = eaglectl.validate(build.build(tmp_path), target=str(TARGET)).findings
+    assert [finding.rule.id for finding in found if finding.severity == "error"] == ["EGL206"] * 4 + [
+        "EGL509"
+    ]
+    (offsets,) = [finding for finding in found if finding.rule.id == "EGL509"]
+    assert offsets.fix.startswith("repair first: ")

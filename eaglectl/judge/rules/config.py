@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ from eaglectl.files.layout import (
     is_adapter,
     is_openvino_weights,
 )
+from eaglectl.formats.beside import is_adapter_of_drafter
 from eaglectl.formats.catalogue import detect, flattened
 from eaglectl.formats.config_keys import Keys, is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
@@ -60,6 +62,7 @@ PLAIN = re.compile(r"[A-Za-z0-9._+@=-][A-Za-z0-9._+@= -]*")
 
 
 KEEP_ADAPTER = "keep the adapter for its model, and run `eaglectl convert SOURCE`, which leaves it out."
+MERGE_ADAPTER = "merge the adapter into the drafter by PEFT's merge_and_unload(), and move it elsewhere."
 
 
 @rule("EGL001", "one-weight-source", "error")
@@ -90,11 +93,18 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
             yield Match(
                 f"{name} is beside {files[0]}, and no {INDEX} selects one of them; vLLM loads both",
                 name,
-                fix=KEEP_ADAPTER if is_adapter(name, subject.names) else "",
+                fix=_adapter_fix(subject) if is_adapter(name, subject.names) else "",
             )
     elif SINGLE in files and (others := set(_weight_map(subject).values()) - {SINGLE}):
         names = ", ".join(sorted(map(str, others))[:3])
         yield Match(f"{SINGLE} is beside {INDEX}, which names other files ({names})", INDEX)
+
+
+def _adapter_fix(subject: Subject) -> str:
+    with suppress(CannotLook):
+        if is_adapter_of_drafter(subject.checkpoint, subject.drafter.tensors):
+            return MERGE_ADAPTER
+    return KEEP_ADAPTER
 
 
 @rule("EGL002", "unsafe-file", "error", "convert")

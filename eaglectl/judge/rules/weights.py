@@ -236,7 +236,7 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
     """No matrix is one constant, and no norm is all zeros.
 
     Training leaves no such tensor: it was never initialised, or it was created in place of a missing one. A
-    bias may be zero.
+    bias may be zero, and a norm beside others that are stored as offsets from one (EGL509).
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
@@ -249,7 +249,8 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
     }
     for name, constant in ((name, summary.constant) for name, summary in subject.summaries()):
         shape = subject.checkpoint.tensors[name].shape
-        is_fault = (len(shape) > 1 and prod(shape) > 1) or (constant == 0 and name.endswith("weight"))
+        is_zero_norm = constant == 0 and name.endswith("weight") and not _are_offsets(subject)
+        is_fault = (len(shape) > 1 and prod(shape) > 1) or is_zero_norm
         if constant is not None and name in names and is_fault:
             yield Match(f"{name} {list(shape)} is all {constant:g}", f"tensor:{name}")
 
@@ -601,6 +602,14 @@ def _norm_means(subject: Subject) -> Mapping[str, float]:
         if misread(subject):
             return {}
     return {name: norm.mean for name, norm in _norms(subject).items() if norm.mean is not None}
+
+
+def _are_offsets(subject: Subject) -> bool:
+    # whether the norms are stored as offsets from one, and trained, so that zeros are ones
+    tensors, vectors = subject.drafter.tensors.items(), subject.vectors
+    stored = [name for norm, tensor in tensors if LAYER.fullmatch(norm) for name in tensor.stored[:1]]
+    means = [mean for name in stored if name in vectors and (mean := vectors[name].mean) is not None]
+    return len(means) > 1 and any(means) and max(means) < (RANGES["highest norm"].below or 0)
 
 
 @rule("EGL509", "norms-near-zero", "error", "convert")
