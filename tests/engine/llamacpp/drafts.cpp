@@ -8,6 +8,26 @@
 #include <iostream>
 #include <sstream>
 
+#ifndef HAS_BATCH
+// the batch of later releases on the functions of earlier ones
+enum { LLAMA_PROCESS_TYPE_DECODE };
+
+struct common_batch {
+    llama_batch batch;
+    explicit common_batch(llama_context * ctx) : batch(llama_batch_init(llama_n_batch(ctx), 0, 1)) {}
+    common_batch(const common_batch &) = delete;
+    ~common_batch() { llama_batch_free(batch); }
+    operator const llama_batch &() const { return batch; }
+    llama_batch get() const { return batch; }
+    void clear() { common_batch_clear(batch); }
+    void add(llama_token id, llama_pos pos, llama_seq_id seq, bool output) { common_batch_add(batch, id, pos, {seq}, output); }
+};
+
+static int32_t llama_process(llama_context * ctx, int, llama_batch batch) {
+    return llama_decode(ctx, batch);
+}
+#endif
+
 static llama_token best(llama_context * ctx, int row) {
     const float * logits = llama_get_logits_ith(ctx, row);
     const int count = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
@@ -88,9 +108,11 @@ int main(int argc, char ** argv) {
     params.speculative.draft.mparams.path = argv[2];
     params.speculative.draft.n_max = std::stoi(argv[3]);
     params.speculative.draft.cache_type_k = params.speculative.draft.cache_type_v = GGML_TYPE_F32;
+#ifdef HAS_LIMITS
     const auto limits = common_speculative_get_output_limits(params.n_batch, 1, params.speculative.draft.n_max);
     params.n_outputs_max = limits.total;
     params.n_outputs_max_per_seq = limits.per_seq;
+#endif
     llama_backend_init();
     auto target = common_init_from_params(params);
     if (!target->context()) {
