@@ -52,6 +52,34 @@ ORIGINAL = "original_max_position_embeddings"
 ASIDE = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
 
 
+# rope scalings whose factor lengthens what engines serve
+STRETCHED = ("linear", "dynamic")
+# those whose original length transformers 5 takes from the top first
+MOVED = ("llama3", "yarn", "longrope")
+# max_position_embeddings, and kind, factor and original length of the rope scaling
+Reach = tuple[int, str, float, float | None]
+
+
+def rope_table_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object that states the rope: rope_parameters where rope_scaling is empty."""
+    tables = (config.get(name) for name in ROPE_TABLES)
+    return next((table for table in tables if table and isinstance(table, Mapping)), {})
+
+
+def reach_of(config: Mapping[str, Any], positions: int = 0) -> Reach:
+    """Return how far a model reaches by its config; `positions` is for a config that states none."""
+    table, length = rope_table_of(config), config.get(POSITIONS)
+    kind = str(table.get("rope_type", table.get("type", "default")))
+    at_top = {ORIGINAL: config[ORIGINAL]} if kind in MOVED and config.get(ORIGINAL) is not None else {}
+    factor, original = (
+        value if isinstance(value, int | float) and 0 < value < LARGEST_SCALE else None
+        for value in map({**table, **at_top}.get, ("factor", ORIGINAL))
+    )
+    if str(config.get("model_type")).startswith("gemma3"):  # its positions are scaled already
+        factor = 1
+    return (length if isinstance(length, int) and length else positions), kind, factor or 1, original
+
+
 class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
@@ -125,28 +153,23 @@ class View(Struct, frozen=True, dict=True):
     @property
     def rope_table(self) -> Mapping[str, Any]:
         """The object that states the rope: rope_parameters where rope_scaling is empty."""
-        tables = (self.flat.get(name) for name in ROPE_TABLES)
-        return next((table for table in tables if table and isinstance(table, Mapping)), {})
+        return rope_table_of(self.flat)
 
     @cached_property
-    def reach(self) -> tuple[int, str, float, float | None]:
-        """max_position_embeddings, and kind, factor and original length of the stated rope scaling.
+    def reach(self) -> Reach:
+        """How far the drafter reaches; absent positions are those of the config's class."""
+        return reach_of(self.flat, CLASS_POSITIONS[self.model_class])
 
-        Absent positions are those of the config's class.
-        """
-        table = self.rope_table
-        factor, original = (
-            value if isinstance(value := table.get(key), int | float) and 0 < value < LARGEST_SCALE else None
-            for key in ("factor", ORIGINAL)
-        )
-        kind = str(table.get("rope_type", table.get("type", "default")))
-        return self.number(POSITIONS) or CLASS_POSITIONS[self.model_class], kind, factor or 1, original
+    @cached_property
+    def target_reach(self) -> Reach:
+        """How far the target reaches, with 0 positions without a target that states them."""
+        return reach_of(text_part(self.target))
 
     @cached_property
     def target_positions(self) -> int | None:
-        """The target's max_position_embeddings; None without a target that states them."""
-        positions = text_part(self.target).get(POSITIONS)
-        return positions if isinstance(positions, int) else None
+        """The length that engines serve the target with; None without a target that states one."""
+        positions, kind, factor, _ = self.target_reach
+        return int(positions * (factor if kind in STRETCHED else 1)) or None
 
     def number(self, key: str) -> int | None:
         """Return a whole number at the top level of the config that the model class gets."""

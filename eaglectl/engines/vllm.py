@@ -15,8 +15,10 @@ from eaglectl.engines.engine import Engine
 from eaglectl.engines.view import (
     BY_WORDS,
     COMMON,
+    ORIGINAL,
     Case,
     Condition,
+    Reach,
     View,
     always,
     assumed_head_dim,
@@ -231,7 +233,7 @@ def _table_length(case: Case) -> float:
     """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.33.0)."""
     positions, kind, factor, original = case.view.reach
     if is_since("0.27.0", case.release):  # it is raised (config/speculative.py 0.27.0:1165)
-        positions = max(positions, case.view.target_positions or 0)
+        positions = max(positions, int(_served_length(case)))
     # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
     if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
         length = original * factor
@@ -241,20 +243,30 @@ def _table_length(case: Case) -> float:
     return length * (4 if "mrope_section" in (case.view.drafter.rope.scaling or ()) else 1)
 
 
-def _drafted_length(case: Case) -> float:
-    """Return the positions up to which the V1 runner drafts.
-
-    They are the drafter's max_model_len (_get_and_verify_max_len, config/model.py 0.22.0:2119, 0.33.0:2545).
-    """
-    positions, kind, factor, original = case.view.reach
-    if kind == "yarn" and is_within("<0.30.0", case.release):
+def _longest(config: Mapping[str, Any], reach: Reach, release: str) -> float:
+    # max_model_len of a model (_get_and_verify_max_len, config/model.py 0.22.0:2119, 0.33.0:2545)
+    positions, kind, factor, original = reach
+    if kind == "longrope" and isinstance(length := config.get(ORIGINAL), int):
+        return length
+    if kind == "yarn" and is_within("<0.30.0", release):
         return (original or positions) * factor
-    unscaled = UNSCALED_LENGTHS if is_since("0.30.0", case.release) else UNSCALED_LENGTHS[:3]
+    unscaled = UNSCALED_LENGTHS if is_since("0.30.0", release) else UNSCALED_LENGTHS[:3]
     return positions * (1 if kind in unscaled else factor)
 
 
+def _drafted_length(case: Case) -> float:
+    """Return the positions up to which the V1 runner drafts: the drafter's max_model_len."""
+    return _longest(case.view.flat, case.view.reach, case.release)
+
+
+def _served_length(case: Case) -> float:
+    """Return the length that the target is served with, if nothing else is asked for; 0: unknown."""
+    view = case.view
+    return _longest(text_part(view.target), view.target_reach, case.release) if view.target_reach[0] else 0
+
+
 def _reads_past(case: Case) -> bool:
-    positions: float = case.view.target_positions or 0
+    positions = _served_length(case)
     if "V2" not in case.captured and is_since("0.11.0", case.release):
         positions = min(positions, _drafted_length(case))
     return _table_length(case) < positions
@@ -267,7 +279,7 @@ def _stops_drafting(case: Case) -> bool:
 
 
 def _is_stopped(case: Case) -> bool:
-    return "V1" in case.captured and _drafted_length(case) < (case.view.target_positions or 0)
+    return "V1" in case.captured and _drafted_length(case) < _served_length(case)
 
 
 def _stops_at_names(case: Case) -> bool | None:
@@ -314,11 +326,11 @@ def _mixes_windows(case: Case) -> bool:
     return "V1" in case.captured and has_windows and len({*view.drafter.windows}) > 1
 
 
-def _lengthens(view: View) -> bool:
+def _lengthens(case: Case) -> bool:
     """Whether long_factor of a longrope is taken for short texts too, if the target's length is served."""
-    kind, original = view.reach[1], view.reach[3]
-    is_long = kind in UNSCALED_LENGTHS[:2] and (view.target_positions or inf) > (original or inf)
-    return is_long and view.rope_table.get("short_factor") != view.rope_table.get("long_factor")
+    table, (_, kind, _, original) = case.view.rope_table, case.view.reach
+    is_long = kind in UNSCALED_LENGTHS[:2] and (_served_length(case) or inf) > (original or inf)
+    return is_long and table.get("short_factor") != table.get("long_factor")
 
 
 def _misscales(view: View) -> bool:
@@ -496,7 +508,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "window-unstated": when(
         lambda view: SLIDING in (layer_types(view) or ()) and "sliding_window" not in view.flat
     ),
-    "longrope": when(_lengthens),
+    "longrope": _lengthens,
     "longrope-factor": when(_misscales),
     "output-bias-overstated": when(
         lambda view: view.flat.get("bias") is True and not ATTENTION_BIASES & view.features
@@ -509,7 +521,7 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "drafting-length": lambda case: (
         [*case.captured] == ["V1"]
-        and min(lengths := _other_lengths(case.view), default=inf) < (case.view.target_positions or 0)
+        and min(lengths := _other_lengths(case.view), default=inf) < _served_length(case)
         and min(lengths) < _drafted_length(case)
     ),
     "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),
@@ -568,6 +580,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "runtime": ", ".join(view.runtime_parts),
         "positions": int(_table_length(case)),
         "drafted": int(_drafted_length(case)),
+        "target_positions": int(_served_length(case)),
         "uncaptured": " and ".join(map(str, _uncaptured(case))),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),

@@ -170,7 +170,7 @@ ABSORBED = {IDS: [2, 4, 5], "eagle_config": ABSENT, "rope_scaling": {"type": "ya
 FULL_CONFIG, NEITHER = {"draft_vocab_size": VOCAB, **NO_IDS}, {**NO_HEAD, **NO_EMBEDDING}
 QWEN3_VL = {"architectures": ["Qwen3VLForConditionalGeneration"]}
 GRANITE = of("granite", "GraniteMoeHybridForCausalLM")
-LONGER = {"max_position_embeddings": 131072}
+SHORT, LONGER = {"max_position_embeddings": 2048}, {"max_position_embeddings": 131072}
 MOE = of("qwen3_moe", "Qwen3MoeForCausalLM")
 LONGER_MOE = {**LONGER, **MOE}
 LLAVA = {**of("llava", "LlavaForConditionalGeneration"), "text_config": {"model_type": "foo_bar"}}
@@ -437,6 +437,13 @@ BAD = (
     ),
     vllm("window-unstated", {"layer_types": ["sliding_attention"]}),
     vllm("longrope", longrope(2.0), says="more than 1024", target={}, option="--max-model-len 1024"),
+    vllm(
+        "longrope",
+        {**longrope(2.0, original_max_position_embeddings=None), "original_max_position_embeddings": 512},
+        says="more than 512",
+        target={},
+        option="--max-model-len 512",
+    ),
     vllm("longrope-factor", longrope(1.0, attention_factor=1.0)),
     vllm("longrope-factor", longrope(1.0, factor=8.0)),
     vllm("longrope-factor", longrope(1.0, short_mscale=1.5, long_mscale=1.5)),
@@ -543,6 +550,7 @@ BAD = (
         for changes, words, target, length in (
             ({"max_position_embeddings": 1024}, "has 1024 positions", {}, 1024),
             ({"max_position_embeddings": ABSENT}, "has 2048 positions", LONGER, 2048),
+            ({}, "and the target 8192", {**SHORT, **scaled("linear", None)}, 2048),
             (scaled("yarn"), "has 2048 positions", LONGER, 2048),
             (scaled("linear", None), "has 8192 positions", LONGER, 8192),
         )
@@ -563,11 +571,20 @@ BAD = (
             ("0.26.0", scaled("llama3", 32768, low_freq_factor=1.0, high_freq_factor=4.0), 2048, None),
             ("0.26.0", scaled("linear", None), 8192, None),
             ("0.26.0", scaled("dynamic", None), 2048, None),
-            ("0.10.2", {}, 2048, "max_position_embeddings"),
             ("0.26.0", scaled("yarn", 4096, mrope_section=[1, 1, 2]), 65536, None),
             # its table does not grow with max_position_embeddings
             ("0.32.0", scaled("yarn", 16384), 65536, "max_position_embeddings"),
         )
+    ),
+    Bad(
+        "vllm-positions",
+        "vllm==0.10.2",
+        {},
+        NO_EMBEDDING,
+        says="2048 pos",
+        target=LONGER,
+        where="max_position_embeddings",
+        option="--max-model-len 2048",
     ),
     *(
         Bad(
@@ -595,6 +612,15 @@ BAD = (
         says="at the drafter's 2048 positions (V1 runner)",
         target=LONGER,
         option="--max-model-len 2048",
+    ),
+    *(
+        Bad(rule, f"vllm=={release}", says=f"target{words}", target=target, option=f"--max-model-len {length}")
+        for rule, release, words, target, length in (
+            ("vllm-drafting-stops", "0.21.0", " has 8192", {**SHORT, **scaled("linear", None)}, 2048),
+            ("vllm-positions", "0.26.0", "'s (8192)", {**SHORT, **scaled("dynamic", None)}, 2048),
+            # before 0.30.0 yarn's length is the original times the factor
+            ("vllm-positions", "0.26.0", "'s (4096)", {**SHORT, **scaled("yarn", 1024)}, 2048),
+        )
     ),
     Bad(
         "vllm-drafting-stops-by-runner",
