@@ -132,7 +132,7 @@ test-sglang: $(SGLANG_VENV)/.ready
 # llama.cpp's converter and drafting code, of the source in llama-cpp-python (tests/engine/llamacpp/README.md); its
 # sdist is fetched without the build's own packages, which pip would build from source too
 LLAMACPP ?= .llamacpp
-LLAMACPP_RELEASE = 0.3.36
+LLAMACPP_RELEASE ?= 0.3.36
 $(LLAMACPP)/.ready: $(VENV)/.ready tests/engine/llamacpp/CMakeLists.txt tests/engine/llamacpp/drafts.cpp
 	$(PIP) install --quiet --target $(LLAMACPP)/build-packages scikit-build-core
 	PYTHONPATH=$(abspath $(LLAMACPP))/build-packages $(PIP) download --quiet --no-deps --no-build-isolation \

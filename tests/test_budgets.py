@@ -15,7 +15,7 @@ BUDGETS = {
     "commands": 1683,
     "conversion": 1937,
     "drafter": 772,
-    "engines": 1605,
+    "engines": 1628,
     "files": 2746,
     "formats": 2315,
     "in_engine": 432,

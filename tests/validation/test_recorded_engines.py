@@ -63,7 +63,11 @@ JUSTIFIED = {
     LLAMACPP: llamacpp_judging.JUSTIFIED,
     SGLANG: sglang_judging.JUSTIFIED,
 }
-JUSTIFIED_OTHERS = {"vllm": vllm_judging.JUSTIFIED_V1, "sglang": sglang_judging.JUSTIFIED}
+JUSTIFIED_OTHERS = {
+    "vllm": vllm_judging.JUSTIFIED_V1,
+    "sglang": sglang_judging.JUSTIFIED,
+    "llama.cpp": llamacpp_judging.JUSTIFIED_OTHERS,
+}
 # of how many records one may be an exception
 EXCEPTIONS = {VLLM: 10, LLAMACPP: 7, SGLANG: 10}
 RUNS = {f"{run.engine} {run.release} {run.runner}": run for run in releases.runs()}

@@ -614,7 +614,9 @@ BAD = (
         option="--max-model-len 2048",
     ),
     *(
-        Bad(rule, f"vllm=={release}", says=f"target{words}", target=target, option=f"--max-model-len {length}")
+        Bad(
+            rule, f"vllm=={release}", says=f"target{words}", target=target, option=f"--max-model-len {length}"
+        )
         for rule, release, words, target, length in (
             ("vllm-drafting-stops", "0.21.0", " has 8192", {**SHORT, **scaled("linear", None)}, 2048),
             ("vllm-positions", "0.26.0", "'s (8192)", {**SHORT, **scaled("dynamic", None)}, 2048),
@@ -695,6 +697,15 @@ BAD = (
     llama("fc-norm", {"fc_norm": True}, FC_NORM),
     llama("norm-output", {"norm_output": True}),
     llama("norm-before-fc", NESTED_NORM, INPUT_NORM),
+    Bad("llama.cpp-norm-before-fc-absent", "llama.cpp==0.3.34", {"norm_before_fc": True}, INPUT_NORM),
+    Bad("llama.cpp-ids-unsorted", "llama.cpp==0.3.34", {IDS: [4, 2, 5], "eagle_config": ABSENT}),
+    Bad(
+        "llama.cpp-aux-layers",
+        "llama.cpp==0.3.34",
+        {IDS: [1, 3, 6], "eagle_config": ABSENT},
+        says="the default, ",
+        target={},
+    ),
     llama("residual", NO_RESIDUAL, says="trained with true", base="speculators/plain"),
     llama("biases", {"attention_bias": True}, biases("q", "k", "v"), "attention biases"),
     llama("parallel", {"mask_token_id": 3}, MASK),

@@ -1,10 +1,12 @@
 """Record which targets a release captures layers of: `python -m tools.scan.record ENGINE SOURCES...`.
 
-SOURCES are wheels, or folders with what they hold; of llama.cpp, the folder of its own sources.
+SOURCES are wheels, or folders with what they hold; of llama.cpp, the folder
+vendor/llama.cpp of an unpacked sdist of llama-cpp-python.
 """
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +15,6 @@ from typing import Any
 from eaglectl.engines import data
 from eaglectl.engines.behaviour import EvidenceKind, is_since, release_order
 from eaglectl.engines.data import read
-from eaglectl.engines.registry import ENGINES
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
 from tools.scan.plan import DRAFTERS
@@ -22,6 +23,7 @@ from tools.scan.sources import Sources
 DATA = Path(data.__file__).parent
 RECORDS = DATA.parent.parent / "tests/engine/targets"
 RULES = ("captures", "adds_one", "default", "language_model", "backend", "state", "last", "relays")
+LLAMACPP = re.compile(r"llama_cpp_python-([\d.]+)/")
 RUN = {"captured": True, "refused": False}
 PARTS = {"vllm": vllm_sources.PARTS["targets"], "sglang": sglang_sources.PARTS["targets"]}
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -62,7 +64,9 @@ def tables(engine: str, folders: list[Path]) -> Iterator[tuple[str, Mapping[str,
     """Each release, with the row of each of its architectures."""
     for folder in folders:
         if engine == "llama.cpp":
-            yield ENGINES[engine].releases[-1], without_drafters(llamacpp_targets(folder))
+            release = LLAMACPP.search(str(folder.resolve()))
+            assert release, f"{folder}: not in the unpacked sdist of llama-cpp-python"
+            yield release[1], without_drafters(llamacpp_targets(folder))
         else:
             sources = Sources(folder)
             yield sources.release, without_drafters(PARTS[engine](sources))

@@ -27,7 +27,7 @@ class FactEvidence(Struct, frozen=True):
     runs: tuple[FactRun, ...]
 
 
-KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "Qwen3 norms", "MLA": "MLA"}
+KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "q/k norms", "MLA": "MLA"}
 KINDS = tuple(product(NORMS, ATTENTION))
 PARTS: Parts = {
     FactEvidence: ("rule=fact.rule", "id=fact.id", "releases=fact.releases", "source=fact.source", "runs"),

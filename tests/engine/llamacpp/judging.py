@@ -19,3 +19,16 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/layers.0.self_attn.k_proj.weight all 1e30": UNTRAINED, "llama3/norm all zero": UNTRAINED,
     "llama3/o_proj all zero": UNTRAINED, "llama3/a pickle beside the weights": UNSAFE,
 }  # fmt: skip
+
+UNREAD = "the release reads no ids, and these were trained with the layers that it takes"
+# the same for other releases
+JUSTIFIED_OTHERS: Mapping[str, str] = {
+    **JUSTIFIED,
+    **dict.fromkeys(
+        (
+            *("llama.cpp/ids 0, 3, 7", "llama.cpp/ids as text", "llama3/aux id 9", "llama3/four aux ids"),
+            "llama3/aux ids as floats",
+        ),
+        UNREAD,
+    ),
+}

@@ -146,6 +146,7 @@ LLAMACPP: Mapping[str, str] = {
     "fc-norm": "llama.cpp/fc_norm",
     "norm-output": "llama.cpp/norm_output",
     "norm-before-fc": "llama.cpp/norm_before_fc nested",
+    "norm-before-fc-absent": "llama.cpp/norm_before_fc both",
     "residual": "speculators3/norm_before_residual absent",
     "biases": "llama.cpp/biases of q, k and v",
     "parallel": "llama.cpp/parallel",
@@ -156,6 +157,7 @@ LLAMACPP: Mapping[str, str] = {
     "shapes": "llama.cpp/head_dim absent",
     "last-boundary": "llama.cpp/ids 2, 4, 8",
     "aux-layers": "llama.cpp/ids nested alone, other layers",
+    "ids-unsorted": "llama3/aux ids unsorted",
     "tied-head": "llama-shared/tie_word_embeddings with its own embed_tokens",
 }
 SHOWN = {"vllm": VLLM, "sglang": SGLANG, "llama.cpp": LLAMACPP}
