@@ -71,6 +71,14 @@ LIMITS: Mapping[int | None, str] = {
     errno.EDQUOT: "make room, or raise the quota",
     errno.EFBIG: "raise the limit (ulimit -f)",
 }
+# how to reach a file that the system does not give
+UNREACHED: Mapping[int | None, str] = {
+    errno.EACCES: "check its permissions, and those of the folders above it",
+    errno.EPERM: "check its permissions",
+    errno.ENAMETOOLONG: "shorten the name, or the target of the link",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount the file system again",
+}
 # and by the message of Python and of the dynamic loader, whose errors have no number
 LIMIT_WORDS: Mapping[str, str] = {
     "can't start new thread": NO_THREADS,
@@ -128,11 +136,15 @@ def check(*faults: tuple[object, *tuple[Any, ...]], error: Callable[..., Eaglect
 
 
 def input_error(error: BaseException) -> UnreadableError | None:
-    """Return the user's error for a limit of the system or a panic of a Rust library; None for all others."""
+    """Return the user's error for a limit of the system, a file that it does not give, or a panic of a Rust
+    library; None for all others.
+    """
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return UnreadableError(NO_MEMORY)
-    if isinstance(error, OSError) and error.errno in LIMITS:
-        return UnreadableError(f"{error.filename or 'the system'}: {error.strerror}; {LIMITS[error.errno]}")
+    if isinstance(error, OSError):
+        advice = {**(UNREACHED if error.filename else {}), **LIMITS}.get(error.errno)
+        if advice:
+            return UnreadableError(f"{error.filename or 'the system'}: {error.strerror}; {advice}")
     if isinstance(error, RuntimeError | ImportError | OSError):
         limits = (limit for words, limit in LIMIT_WORDS.items() if words in str(error))
         return next(map(UnreadableError, limits), None)

@@ -6,7 +6,7 @@ Pipes and devices are refused: they may never end.
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -80,8 +80,20 @@ def current_folder() -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder exists; False for names that no file can have (Path.is_dir raises for these)."""
-    return os.path.lexists(path) and path.is_dir()
+    """Whether a folder exists; False for a name that no file can have, or a link that cannot be followed.
+
+    Path.is_dir raises for these.
+    """
+    with suppress(OSError):
+        return path.is_dir()
+    return False
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a regular file exists; False for a link that cannot be followed (Path.is_file raises)."""
+    with suppress(OSError):
+        return path.is_file()
+    return False
 
 
 def open_regular(path: Path, what: str = "", error: type[EaglectlError] = UnreadableError) -> BufferedReader:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
-from eaglectl.files.files import FLAGS, MIB, Stamp, errors_about, open_regular
+from eaglectl.files.files import FLAGS, MIB, Stamp, errors_about, is_folder, is_regular, open_regular
 from eaglectl.files.header import JSON, UNSAFE
 from eaglectl.progress import notify
 from eaglectl.shell import quote
@@ -276,13 +276,13 @@ class FolderSource(Struct, frozen=True):
         model = self.root / "model"
         with errors_about(self.root, source=self.place), os.scandir(self.root) as entries:
             # an entry itself raises an error for a link that leads to itself
-            is_folder = {
-                entry.name: Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
+            folders = {
+                entry.name: is_folder(Path(entry)) if entry.is_symlink() else entry.is_dir()
                 for entry in entries
             }
-            names = [name for name in is_folder if not is_folder[name]]
-            if is_folder.get("model") and (model / ".metadata").is_file():
-                names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
+            names = [name for name in folders if not folders[name]]
+            if folders.get("model") and is_regular(model / ".metadata"):
+                names += [f"model/{entry.name}" for entry in model.iterdir() if is_regular(entry)]
             return tuple(sorted(names))
 
     def names_below(self) -> tuple[str, ...]:
@@ -292,9 +292,9 @@ class FolderSource(Struct, frozen=True):
         files, level = list[str](), [self.root]
         for _ in range(MAX_LEVELS):
             entries = [entry for parent in level for entry in _entries(parent)]
-            folders = (entry for entry in entries if entry.is_dir() and not entry.is_symlink())
+            folders = (entry for entry in entries if not entry.is_symlink() and entry.is_dir())
             level = sorted(folders)[:MAX_FOLDERS]
-            inside = (entry for folder in level for entry in _entries(folder) if entry.is_file())
+            inside = (entry for folder in level for entry in _entries(folder) if is_regular(entry))
             files += [entry.relative_to(self.root).as_posix() for entry in inside]
         return tuple(files)
 

@@ -2,6 +2,7 @@
 the limit; and Python without docstrings.
 """
 
+import errno
 import os
 import resource
 import subprocess
@@ -134,6 +135,11 @@ def test_without_threads_openblas_takes_one_and_the_answer_names_the_limit(tmp_p
 def test_what_the_system_does_not_give_is_no_fault_of_eaglectl(error: Exception, words: str) -> None:
     answer = input_error(error)
     assert answer is not None and words in str(answer) and answer.exit_code == 3
+
+
+def test_a_file_that_the_system_does_not_give_is_named() -> None:
+    for number in (errno.EACCES, errno.ENAMETOOLONG, errno.EIO):
+        assert "/a/b: denied; " in str(input_error(OSError(number, "denied", "/a/b")))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), ImportError("no module"), OSError(13, "denied")])

@@ -18,13 +18,14 @@ from eaglectl.files import source as sources
 from eaglectl.files.budgets import MAX_CONFIG
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import decoded, open_regular, read_small_file
+from eaglectl.files.layout import SUMS
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.formats.reader import MAX_TENSORS
 from eaglectl.publish import upload as upload_files
 from eaglectl.publish.upload import freeze
 from eaglectl.run import prompts
 from eaglectl.target.files import MAX_READ_WHOLE, check_files
-from tests.builders import Outcome, call, drafter_folder, is_one_line, sharded_folder
+from tests.builders import Outcome, call, drafter_folder, is_one_line, sharded_folder, target_of
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
 
@@ -99,6 +100,51 @@ def test_what_is_no_file_in_a_source_is_one_sentence(
     is_unseen = kind == "folder" and name in ("hf_quant_config.json", "eaglectl.json")
     assert is_unseen or (done.code == 3 and is_one_line(done)), done
     assert is_unseen or not (tmp_path / "out").exists()
+
+
+# links for which the system's answer is an error, and not that nothing is there
+UNFOLLOWED = {"a long name": "y" * 300, "a long name below": f"below/{'y' * 300}"}
+
+
+@pytest.mark.fast(6)
+@pytest.mark.parametrize("link", UNFOLLOWED)
+@pytest.mark.parametrize(
+    "name", ["config.json", "README.md", "notes", "model", "step_5", "step_5/config.json"]
+)
+def test_a_link_that_cannot_be_followed_is_no_fault_wherever_it_lies(
+    name: str, link: str, tmp_path: Path
+) -> None:
+    parent = tmp_path / "parent"
+    (parent / "below").mkdir(parents=True)
+    source, target = drafter_folder(parent), target_of(parent / "target")
+    for folder in (source, target):
+        (folder / "below").mkdir()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(UNFOLLOWED[link])
+    (source / SUMS).write_text(f"{'0' * 64}  {name}\n")
+    for words in (
+        ("inspect", source),
+        ("inspect", parent),
+        ("inspect", source, "--target", parent),
+        ("validate", source, "--target", target),
+        ("diff", source, source),
+        ("convert", source, "-o", tmp_path / "out"),
+        ("upload", source, "o/n", "--dry-run"),
+    ):
+        assert call(*words).code in (0, 1, 2, 3), words
+    done = call("verify", source)
+    assert done.code == 1 and f"{name} is a symbolic link" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("name", ["eaglectl.toml", "pyproject.toml"])
+def test_a_policy_that_cannot_be_reached_is_not_passed_over(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).symlink_to("y" * 300)
+    done = call("validate", DRAFTER)
+    assert done.code == 3 and is_one_line(done) and f"{name}: File name too long" in done.err
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "eaglectl.json"])

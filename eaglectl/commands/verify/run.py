@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from eaglectl.base import Result
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import hub_name, open_local_folder
+from eaglectl.files.files import is_regular
 from eaglectl.files.hub import HubSource, open_hub
 from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
 from eaglectl.files.records import CheckedFile, StatedFile, compare_file, read_record, start_sha256
@@ -147,7 +148,7 @@ def _walk(root: Path) -> dict[str, str]:
     paths = (Path(parent, name) for parent, *parts in os.walk(root, onerror=refuse) for name in chain(*parts))
     for path in paths:
         name, target = path.relative_to(root).as_posix(), Path(os.path.realpath(path))
-        is_of_cache = target.is_file() and is_blob(root.resolve(), target)
+        is_of_cache = is_blob(root.resolve(), target) and is_regular(target)
         if path.is_symlink() and not is_of_cache:
             kinds[name] = "is a symbolic link; a published drafter has none"
         elif not path.is_dir():
