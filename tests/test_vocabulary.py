@@ -17,7 +17,7 @@ from eaglectl.drafter.tensors import (
     row_copies,
 )
 from eaglectl.errors import RefusedError, UsageError
-from tests.builders import TARGETS, Stored, call, drafter_folder, write_record
+from tests.builders import TARGETS, Stored, call, drafter_folder, offsets, write_record
 
 VOCAB = 50
 token_sets = st.sets(st.integers(0, VOCAB - 1), min_size=2, max_size=VOCAB - 1).map(sorted)
@@ -90,6 +90,21 @@ def test_whole_numbers_in_wide_floats_are_read_and_others_refused(dtype: str, co
             numbers("d2t", dtype, np.array([0, wrong], dtype=code).tobytes())
     with pytest.raises(RefusedError, match="whole numbers were expected"):
         numbers("d2t", "BF16", bytes(4))
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("U16", "<u2"), ("U32", "<u4"), ("U64", "<u8")])
+def test_unsigned_numbers_are_read_and_those_beyond_int64_refused(dtype: str, code: str) -> None:
+    assert numbers("d2t", dtype, np.array([0, 3, 65535], dtype=code).tobytes()) == (0, 3, 65535)
+    if dtype == "U64":
+        with pytest.raises(RefusedError, match="whole numbers were expected"):
+            numbers("d2t", dtype, np.array([2**63], dtype=code).tobytes())
+
+
+def test_what_a_rule_asks_of_an_unsigned_table_convert_does(tmp_path: Path) -> None:
+    source = drafter_folder(tmp_path, tensors={"d2t": ("U64", *offsets()[1:])})
+    assert "EGL311" in call("validate", source).out
+    assert call("convert", source, "-o", tmp_path / "out").code == 0
+    assert "EGL311" not in call("validate", tmp_path / "out").out
 
 
 def test_floats_are_cut_as_engines_cut_them_and_none_comes_from_outside_into_the_vocabulary() -> None:

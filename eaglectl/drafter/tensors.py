@@ -395,6 +395,8 @@ Ids = tuple[int, ...]
 # codes of struct
 _INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "B"}
 _OTHERS = {"U64": "Q", "U32": "I", "U16": "H", "F64": "d", "F32": "f", "F16": "e"}
+# of these, those whose whole values nothing rounded
+_WHOLE = ("U64", "U32", "U16", "F64", "F32")
 # stands for NaN and numbers too large for int64: far outside of every vocabulary
 _LIMIT = 2**62
 # readings that compute one table from the other (--fix-reading)
@@ -463,10 +465,10 @@ def numbers(name: str, dtype: str, raw: bytes) -> Ids:
     """Return the whole numbers in raw little-endian data of an integer or boolean tensor.
 
     Floats are accepted if none was rounded: a t2d of 0 and 1, or a d2t of 32 or 64 bits with whole values
-    within int64. Raises RefusedError for others.
+    within int64, as unsigned ones must be. Raises RefusedError for others.
     """
     values = _floats(dtype, raw) if dtype in (*_OTHERS, "BF16") else ()
-    is_whole = dtype in ("F32", "F64") and all(value % 1 == 0 and abs(value) <= _LIMIT for value in values)
+    is_whole = dtype in _WHOLE and all(value % 1 == 0 and abs(value) <= _LIMIT for value in values)
     if values and (set(values) <= {0.0, 1.0} if name == "t2d" else is_whole):
         return tuple(map(int, values))
     check(
