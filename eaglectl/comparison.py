@@ -224,6 +224,20 @@ def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
             state = FactState.EQUAL if value == other else FactState.DIFFERS
             outcome = judged.get(name) or _open_fact(name, a, b, is_same=value == other)
             yield Fact(name, value, other, *(outcome or (state, "")))
+    # questions on what is in no fact, such as unread keys; those on aux layers are in `boundaries`
+    open_a, open_b = _open_subjects(a), _open_subjects(b)
+    for name in sorted({*open_a, *open_b} - {*values_b, "aux layers"}):
+        value, other = ("open" if name in texts else "no question" for texts in (open_a, open_b))
+        outcome = _open_fact(name, a, b, is_same=open_a.get(name) == open_b.get(name))
+        yield Fact(name, value, other, *(outcome or (FactState.UNKNOWN, "")))
+
+
+def _open_subjects(side: Side) -> Mapping[str, tuple[str, ...]]:
+    # the texts of a side's open questions, by their subjects
+    subjects: dict[str, tuple[str, ...]] = {}
+    for note in side.drafter.notes_at("question"):
+        subjects[note.about] = (*subjects.get(note.about, ()), note.text)
+    return subjects
 
 
 def _open_fact(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str] | None:

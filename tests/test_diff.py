@@ -182,6 +182,14 @@ def test_a_fact_that_is_asked_of_one_side_is_unknown(tmp_path: Path) -> None:
     assert differing(document) == set() and document["verdict"] == "could-not-look"
 
 
+@pytest.mark.parametrize("key", ["ROPE_THETA", "rope_theta ", "norm_after_fc"])
+def test_an_unread_key_that_is_asked_about_makes_no_equal_drafters(key: str, tmp_path: Path) -> None:
+    a, b = two(tmp_path, {}, {key: True if "norm" in key else 5.0})
+    assert "may be a" in unknown(diff(a, b), key)
+    assert diff(b, b)["verdict"] == "equal"
+    assert diff(a, b, "--source-semantics", f"harmless={key}")["verdict"] == "equal"
+
+
 @pytest.mark.parametrize(
     ("keys", "verdict"),
     [({"type": "yarn", "beta_fast": 32.0, "mscale": None}, "equal"), ({"beta_fast": 16}, "differs")],
