@@ -405,7 +405,8 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         given_values = {
             name: options[name].of_text(values[name])
             for name, source in sources.items()
-            if source is not None and source.name != "DEFAULT"
+            # None: a variable of blanks, which lists nothing
+            if source is not None and source.name != "DEFAULT" and values[name] is not None
         }
         function(
             context,

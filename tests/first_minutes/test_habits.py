@@ -69,6 +69,13 @@ def test_a_switch_that_a_variable_turns_off_is_off() -> None:
     assert "vLLM" in call("validate", NATIVE, EAGLECTL_NO_ENGINES="0")[1]
 
 
+@pytest.mark.parametrize("value", [" ", "\t\n"])
+@pytest.mark.parametrize("name", ["EAGLECTL_ENGINE", "EAGLECTL_SELECT", "EAGLECTL_SOURCE_SEMANTICS"])
+def test_a_variable_of_blanks_lists_nothing(name: str, value: str) -> None:
+    code, out, _ = call("validate", NATIVE, **{name: value})
+    assert (code, out) == call("validate", NATIVE)[:2]
+
+
 @pytest.mark.parametrize("name", ["check", "demo", "publish", "version"])
 def test_another_tools_name_is_answered_with_the_command(name: str) -> None:
     code, out, error = call(name)
