@@ -21,6 +21,7 @@ from schemas import documents
 from tests.builders import SGLANG, STATED, VLLM, call, drafter_folder, refusal
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
+from tests.modules import nodes
 from tests.pages import smoke_report
 from tools import demo, tour
 
@@ -46,9 +47,8 @@ RESOLVED = {
 def constants() -> list[tuple[str, str]]:
     """Every text in the code, with the name of its file."""
     return [
-        (path.name, node.value)
-        for path in Path(eaglectl.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        (Path(name).name, node.value)
+        for name, node in nodes()
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
 

@@ -13,7 +13,8 @@ import eaglectl
 from eaglectl.cli.app import READERS, WITH_ENGINES
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.report.documents import RESULTS
-from tests.test_architecture import FILES, ROOT, imported, modules_imported, tree_of
+from tests.modules import tree_of
+from tests.test_architecture import FILES, ROOT, imported, modules_imported
 
 # documents of an option of a command: `smoke --load-only`
 OF_OPTIONS = {"load": "smoke"}

@@ -13,6 +13,7 @@ from radon.complexity import cc_visit
 from radon.visitors import Function
 
 from tests.conftest import FIXTURES
+from tests.modules import parse
 
 ROOT = FIXTURES.parent
 PACKAGE = sorted((ROOT / "eaglectl").rglob("*.py"))
@@ -30,7 +31,7 @@ NAMES_OPTION = re.compile(r"pass --")
 
 def refusals_that_name_an_option(text: str) -> list[int]:
     """Lines of `raise RefusedError(...)` with an option in the text: OptionNeededError is for those."""
-    tree = ast.parse(text if "RefusedError" in text else "")
+    tree = parse(text if "RefusedError" in text else "")
     raised = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
     calls = [node.exc for node in raised if isinstance(node.exc, ast.Call)]
     return [
@@ -63,7 +64,7 @@ def words_of(node: ast.AST, texts: dict[str, str]) -> str:
 
 def errors_without_options(text: str) -> list[int]:
     """Lines of errors whose text names an option of a command that they do not state as theirs."""
-    tree = ast.parse(text if "Error(" in text or "check(" in text else "")
+    tree = parse(text if "Error(" in text or "check(" in text else "")
     texts = {
         node.targets[0].id: words_of(node.value, {})
         for node in tree.body
@@ -144,7 +145,7 @@ def not_on_tables(source: str) -> list[int]:
         return []
     tables = {
         node.end_lineno
-        for node in ast.parse(source).body
+        for node in parse(source).body
         if isinstance(node, ast.Assign | ast.AnnAssign)
         and isinstance(node.value, CONTAINERS)
         and all(isinstance(part, LITERALS) for part in ast.walk(node.value))
@@ -205,7 +206,7 @@ def is_public(name: str) -> bool:
 
 def unclear_names(source: str) -> list[str]:
     """Variables with a name in UNCLEAR, and parameters but those of public functions; no fields."""
-    return sorted(f"{line}: {name}" for line, name in _bound(ast.parse(source)) if UNCLEAR.fullmatch(name))
+    return sorted(f"{line}: {name}" for line, name in _bound(parse(source)) if UNCLEAR.fullmatch(name))
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -226,7 +227,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 def described_without_verb(source: str) -> list[str]:
     """Public functions and methods with a docstring that begins otherwise; properties and rules are nouns."""
-    tree = ast.parse(source)
+    tree = parse(source)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and is_public(node.name)]
     members = [node for part in (tree, *classes) for node in part.body if isinstance(node, ast.FunctionDef)]
     return [f"{node.lineno}: {node.name}" for node in members if is_public(node.name) and _is_noun(node)]
