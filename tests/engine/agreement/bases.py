@@ -51,8 +51,9 @@ TARGETS: dict[str, dict[str, Any]] = {
     },
     "mla": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **MLA, **DEEPSEEK},
 }
-# variants of the llama target: with a tokenizer of as many tokens, and with its lm_head packed in 4 bits
-WITH_TOKENIZER, PACKED_HEAD = "llama-tokenizer", "llama-packed-head"
+# variants of the llama target: with a tokenizer of as many tokens, its lm_head packed in 4 bits, and with
+# 32 positions that a rope scaling makes 128
+WITH_TOKENIZER, PACKED_HEAD, STRETCHED = "llama-tokenizer", "llama-packed-head", "llama-stretched"
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLMEagle3", "llama"),
     "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
@@ -164,9 +165,12 @@ def _target(kind: str) -> Files:
 def target(kind: str) -> Files:
     """The target of this kind: 8 layers, hidden 32, 256 tokens, random float32 weights, no tokenizer.
 
-    WITH_TOKENIZER is the llama target with one, of as many tokens.
+    WITH_TOKENIZER is the llama target with one, of as many tokens, STRETCHED the one with a rope scaling.
     """
-    files = deepcopy(_target("llama" if kind == WITH_TOKENIZER else kind))
+    files = deepcopy(_target("llama" if kind in (WITH_TOKENIZER, STRETCHED) else kind))
+    if kind == STRETCHED:
+        scaling = {"rope_type": "linear", "factor": 4.0}
+        files.config |= {"max_position_embeddings": 32, "rope_parameters": {**ROPE, **scaling}}
     if kind == WITH_TOKENIZER:
         vocabulary = {str(token): token for token in range(VOCAB)}
         files.files["tokenizer.json"] = json.dumps({"model": {"vocab": vocabulary}}).encode()

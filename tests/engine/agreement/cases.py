@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from eaglectl.formats.format import Answers
-from tests.engine.agreement.bases import BASES, PACKED_HEAD, WITH_TOKENIZER, Files, drafter
+from tests.engine.agreement.bases import BASES, PACKED_HEAD, STRETCHED, WITH_TOKENIZER, Files, drafter
 from tests.engine.agreement.drawn import drawn
 from tests.engine.agreement.edits import Edit
 from tests.engine.agreement.listed import LISTED
@@ -47,12 +47,14 @@ TRAINED = {
     "llama31/P-EAGLE, aux ids in dflash_config": LAYERS,
     "llama31/P-EAGLE, aux ids in dflash_config, eagle_config beside it": LAYERS,
 }
-# targets other than the base's, and arguments of vLLM's speculative_config
+# targets other than the base's, and arguments of vLLM
 KINDS = {
     "llama3/the target's lm_head in 4 bits": PACKED_HEAD,
     "llama3/embed_tokens of 192 rows": WITH_TOKENIZER,
     "llama3/embed_tokens of 200 rows": WITH_TOKENIZER,
+    "llama3/positions 32, the target's stretched to 128": STRETCHED,
 }
+OPTIONS = {"llama3/rope_scaling longrope of 96 positions, started for 96": {"max_model_len": 96}}
 IN_PARALLEL = {"parallel_drafting": True}
 
 
@@ -64,7 +66,7 @@ def _every() -> dict[str, Case]:
     def case(base: str, edit: Edit, name: str = "") -> Case:
         full = f"{base}/{name}"
         kind, answers = KINDS.get(full, BASES[base].kind), TRAINED.get(full, Answers())
-        options = IN_PARALLEL if name.startswith("P-EAGLE") else {}
+        options = IN_PARALLEL if name.startswith("P-EAGLE") else OPTIONS.get(full, {})
         return Case(base, partial(drafter, base), edit, kind, options=options, answers=answers)
 
     found = {f"{base}/none": case(base, unchanged) for base in BASES}

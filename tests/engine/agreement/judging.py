@@ -9,7 +9,7 @@ from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.registry import EngineRequest
 from eaglectl.errors import EaglectlError
 from eaglectl.judge.judgement import Report
-from tests.engine.agreement.bases import PACKED_HEAD, TARGETS, WITH_TOKENIZER, target
+from tests.engine.agreement.bases import PACKED_HEAD, STRETCHED, TARGETS, WITH_TOKENIZER, target
 from tests.engine.agreement.cases import Case
 from tests.engine.agreement.edits import both, config, in_four_bits
 from tests.engine.agreement.plain import PACKED_HEAD as PACKED_HEAD_CONFIG
@@ -91,6 +91,7 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/logit_scale": SCALED,
     "llama3/an adapter beside it": ADAPTED,
     "llama3/positions 16": V2,
+    "llama3/positions 32, the target's stretched to 128": V2,
     "llama3/two layers, one with a window": V2,
     "llama3/seq_length 16": V2,
     "mla3/rope_scaling yarn": V2_ALONE,
@@ -115,7 +116,7 @@ JUSTIFIED_V2: Mapping[str, str] = {
 
 def targets(root: Path) -> Path:
     """Write all targets below `root`."""
-    for kind in (*TARGETS, WITH_TOKENIZER):
+    for kind in (*TARGETS, WITH_TOKENIZER, STRETCHED):
         target(kind).write(root / kind)
     packed = target("llama")
     both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD_CONFIG))(packed)

@@ -174,7 +174,14 @@ def longrope(**keys: Any) -> Edit:
     """A longrope of 64 original positions and one list of factors, with more keys, or others."""
     lists = {f"{length}_factor": [2.0] * 16 for length in ("short", "long")}
     scaling = {"rope_type": "longrope", "original_max_position_embeddings": 64, **lists, **keys}
-    return config(rope_scaling=scaling)
+    return config(rope_scaling={key: value for key, value in scaling.items() if value is not ABSENT})
+
+
+SHORT_LISTS: dict[str, Any] = {
+    "short_factor": [1.0] * 16, "long_factor": [4.0] * 16,
+    "short_mscale": 1.0, "long_mscale": 1.0, "attention_factor": 1.0,
+}  # fmt: skip
+SHORT_LONGROPE = longrope(**SHORT_LISTS, original_max_position_embeddings=96)
 
 
 def yarn(**keys: Any) -> Edit:
@@ -377,6 +384,17 @@ LLAMA_3: dict[str, Edit] = {
     ),
     "rope_scaling longrope": longrope(long_factor=[4.0] * 16),
     "rope_scaling longrope with attention_factor": longrope(attention_factor=1.0),
+    # trained without a scaling, as a text of up to 96 tokens is
+    "rope_scaling longrope of 96 positions": SHORT_LONGROPE,
+    "rope_scaling longrope of 96 positions, started for 96": SHORT_LONGROPE,
+    "rope_scaling longrope, its original length at the top": both(
+        longrope(**SHORT_LISTS, original_max_position_embeddings=ABSENT),
+        config(original_max_position_embeddings=96),
+    ),
+    "rope_scaling longrope, 32 positions at the top": both(
+        longrope(**SHORT_LISTS, original_max_position_embeddings=ABSENT),
+        config(original_max_position_embeddings=32),
+    ),
     "rope_scaling linear, trained without": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "rope_scaling yarn, another original length at the top": both(
         yarn(), config(original_max_position_embeddings=32)
@@ -406,6 +424,7 @@ LLAMA_3: dict[str, Edit] = {
     "rope_parameters other": rope(500.0),
     "positions too few": config(max_position_embeddings=64),
     "positions 16": config(max_position_embeddings=16),
+    "positions 32, the target's stretched to 128": config(max_position_embeddings=32),
     "positions absent": config(max_position_embeddings=ABSENT),
     "hidden_act gelu": config(hidden_act="gelu"),
     "attention_bias without biases": config(attention_bias=True),

@@ -41,6 +41,7 @@ from tests.engine.rounds import Rounds, prompts
 
 # packages whose modules the engine imports as it loads a model
 WARM = ("vllm", "transformers", "torch")
+PLAIN = str.maketrans("[]", "()")
 PATIENCE = float(os.environ.get("AGREEMENT_PATIENCE", "90"))
 
 
@@ -81,10 +82,11 @@ def _base(root: Path, name: str) -> list[str] | str:
     return [module for module in sys.modules if module not in known and module.split(".")[0] in WARM]
 
 
-def _engine(root: Path, kind: str, folder: Path, digest: str, *, is_parallel: bool = False) -> list[Rounds]:
-    """What vLLM drafts with these bytes for a target of this kind, kept under both."""
-    kept = root / "drafts" / f"{kind} {digest}"
+def _engine(root: Path, kind: str, folder: Path, digest: str, **options: Any) -> list[Rounds]:
+    """What vLLM drafts with these bytes for a target of this kind, started so; kept under all three."""
+    kept = root / "drafts" / " ".join((kind, digest, *map(str, options.values())))
     if not kept.exists():
+        is_parallel = options.pop("parallel_drafting", False)
         drafted = in_vllm(
             root / "targets" / kind,
             folder,
@@ -92,6 +94,7 @@ def _engine(root: Path, kind: str, folder: Path, digest: str, *, is_parallel: bo
             is_mla=kind == "mla",
             is_parallel=is_parallel,
             skip_tokenizer_init=True,
+            **options,
         )[0]
         torch.save([_widened(rounds) for rounds in drafted], kept)
     found: list[Rounds] = torch.load(kept)
@@ -111,7 +114,8 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
     """Verdict, reason and difference."""
     case = CASES[name]
     files = case.files()
-    folder = files.write(root / "cases" / name)
+    # vLLM takes its path for a pattern, in which brackets are no letters
+    folder = files.write(root / "cases" / name.translate(PLAIN))
     stage, generate = ["at load"], LLM.generate
 
     def watched(*arguments: Any, **named: Any) -> Any:
@@ -120,8 +124,7 @@ def _case(root: Path, name: str) -> tuple[Any, ...]:
 
     LLM.generate = watched
     try:
-        is_parallel = case.options == IN_PARALLEL
-        drafted = _engine(root, case.kind, folder, files.digest(), is_parallel=is_parallel)
+        drafted = _engine(root, case.kind, folder, files.digest(), **case.options)
     except Exception as error:
         return "raises", f"{stage[0]}: {reason(error)}".replace(str(root), "")
     meant, why = meaning(root, Base(case.kind), folder, case.answers)
