@@ -18,9 +18,9 @@ from tests.engine.sglang import kernels, stubs
 stubs.install()
 kernels.stand_in()
 
+from sglang.srt import runtime_context
 from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import PortArgs, ServerArgs
 
@@ -30,6 +30,7 @@ OPTIONS: dict[str, Any] = {
     "max_running_requests": 4, "disable_radix_cache": True, "mem_fraction_static": 0.3, "random_seed": 0,
     "disable_overlap_schedule": True, "log_level": "error", "page_size": 1,
 }  # fmt: skip
+RANKS = ("tp_rank", "moe_ep_rank", "pp_rank", "attn_cp_rank", "moe_dp_rank")
 
 
 def start(
@@ -52,8 +53,14 @@ def start(
     arguments = ServerArgs(**options)
     if hasattr(arguments, "resolve"):
         arguments.resolve()
-    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
-    engine = Scheduler(arguments, PortArgs.init_new(arguments))
+    ranks: dict[str, Any] = {}
+    if hasattr(runtime_context, "SpawnRanks"):
+        place = runtime_context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
+        runtime_context.publish(arguments, role="scheduler", ranks=place)
+    else:  # before 0.5.21 the scheduler takes them
+        ranks = {"gpu_id": 0, "dp_rank": None, **dict.fromkeys(RANKS, 0)}
+        runtime_context.publish(arguments, role="scheduler")
+    engine = Scheduler(arguments, PortArgs.init_new(arguments), **ranks)
     engine.schedule_stream.synchronize = lambda: None
     return engine
 
