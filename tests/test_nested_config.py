@@ -22,7 +22,7 @@ def converted(parent: Path, config: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-@pytest.mark.parametrize("key", ["text_config", "thinker_config"])
+@pytest.mark.parametrize("key", ["text_config", "thinker_config", "model"])
 def test_a_drafters_nested_keys_are_read_and_written_at_the_top(key: str, tmp_path: Path) -> None:
     layer = {name: value for name, value in drafter_config().items() if name not in TOP}
     nested = {"text_config": layer} if key == "thinker_config" else layer

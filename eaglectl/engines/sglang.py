@@ -39,6 +39,8 @@ LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length
 # rope scalings that it builds for a Llama drafter (layers/rotary_embedding/factory.py 0.5.23:200-438)
 SCALINGS = ("default", "mrope", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 FLOATS = ("BF16", "F16", "F32")
+# types of configs whose classes in transformers have a decoder's keys at the top, and no objects
+FLAT = ("llama", "qwen3", "deepseek_v2", "deepseek_v3", "kimi_k2")
 EMBEDDING = "embed_tokens.weight"
 # keys of yarn that its class for mrope_section does not take
 MROPE_LACKS = frozenset({"mscale", "mscale_all_dim"})
@@ -134,6 +136,11 @@ def _table_length(case: Case) -> float:
     return (original or 0) * factor
 
 
+def _is_nested(view: View) -> object:
+    # whether the drafter's keys are in an object that the class of its model_type does not know
+    return "num_attention_heads" not in view.config and view.nested and view.config.get("model_type") in FLAT
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     # of every layer (run: utils.py 0.5.23:144)
@@ -185,6 +192,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-short": when(
         lambda view: lacks_rows(view) and view.drafter.dims.hidden != view.drafter.dims.target_hidden
     ),
+    "nested-config": when(_is_nested),
+    "nested-beside": when(lambda view: view.nested and not _is_nested(view)),
     "head-unfilled": when(
         lambda view: not view.drafter.has_head and view.flat.get("draft_vocab_size") is not None
     ),

@@ -24,7 +24,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.targets import Captures, TargetReading, read_captures
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
-from eaglectl.files.text_part import TEXT_PARTS, text_part
+from eaglectl.files.text_part import nested_parts, text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.config_keys import CLASS_POSITIONS, EXCLUDE_KEYS, POSITIONS, ROPE_TABLES, at
 from eaglectl.formats.format import ModelClass
@@ -136,8 +136,8 @@ class View(Struct, frozen=True, dict=True):
 
     @property
     def nested(self) -> tuple[str, ...]:
-        """The keys of the config under which multimodal models have their language model's."""
-        return tuple(key for key in TEXT_PARTS if isinstance(self.config.get(key), Mapping))
+        """The keys of the config under which another config's are."""
+        return nested_parts(self.config)
 
     @property
     def is_speculators(self) -> bool:
@@ -681,7 +681,6 @@ COMMON: Mapping[str, Condition] = {
     "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
     "rope-scaling": when(misreads_scaling),
     "linear-factor": when(lambda view: view.reach[1] == "linear" and isinstance(view.reach[2], int)),
-    "nested-config": when(lambda view: view.nested),
     "layer-types": when(
         lambda view: (
             (types := layer_types(view)) is not None
@@ -712,6 +711,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     parts = unbuilt(case.engine, case.release, view.drafter)
     words = {
         "nested": listed(view.nested),
+        "model_type": view.flat.get("model_type"),
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
         "method": " ".join(map(str, _method_words(view.drafter.quantisation or {}))),

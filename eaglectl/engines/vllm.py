@@ -585,7 +585,6 @@ def _words(case: Case) -> Mapping[str, Any]:
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
         "stated_draft_vocab": view.flat.get("draft_vocab_size"),
-        "model_type": view.flat.get("model_type"),
         "head_dim": drafter.dims.head_dim,
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),

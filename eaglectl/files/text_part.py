@@ -5,6 +5,8 @@ from typing import Any
 
 # where multimodal targets keep their language model's config; in Omni ones it is inside another of these
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+# those and vLLM's EAGLEConfig's, in a drafter's config
+DRAFTER_PARTS = (*TEXT_PARTS, "model")
 MAX_NESTING = 3
 
 
@@ -22,10 +24,16 @@ def text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return parts
 
 
+def nested_parts(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of a drafter's config under which another config's keys are."""
+    return tuple(key for key in DRAFTER_PARTS if isinstance(config.get(key), Mapping))
+
+
 def lifted(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a drafter's config without the objects of a multimodal one.
 
     Their keys come to the top where it has no decoder's; beside a decoder's keys they are another model's.
     """
-    top = {key: value for key, value in config.items() if key not in TEXT_PARTS}
-    return top if "num_attention_heads" in top else {**text_part(config), **top}
+    top = {key: value for key, value in config.items() if key not in DRAFTER_PARTS}
+    parts = [text_part(config[key]) for key in nested_parts(config)]
+    return top if "num_attention_heads" in top or not parts else {**parts[0], **top}

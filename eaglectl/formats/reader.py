@@ -15,7 +15,7 @@ from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
-from eaglectl.files.text_part import TEXT_PARTS, text_part
+from eaglectl.files.text_part import nested_parts, text_part
 from eaglectl.formats.beside import notes_beside
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import (
@@ -138,7 +138,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), checkpoint.config)
     _check_objects(keys.config)
-    parts = [key for key in TEXT_PARTS if isinstance(checkpoint.config.get(key), Mapping)]
+    parts = nested_parts(checkpoint.config)
     is_other = "num_attention_heads" in checkpoint.config
     about = "is another model's, and is not kept" if is_other else "has the drafter's keys, and is read"
     keys.note(parts, "note", "config", f"{listed(parts)} in config.json {about}")

@@ -118,6 +118,8 @@ SGLANG: Mapping[str, str] = {
     "quantised-targets": "llama31/sglang: fc in FP8, the layers in no list",
     "positions": "mla3-yarn/max_position_embeddings 100",
     "head-replaced": "llama31/sglang: draft_vocab_size null, its own lm_head",
+    "nested-config": "llama31/sglang: keys in text_config",
+    "nested-beside": "llama31/sglang: text_config beside its own keys",
     "head-unfilled": "llama-shared/none",
     "tied-to-own": "llama-shared/tie_word_embeddings with its own embed_tokens",
     "biases-unfilled": "llama31/sglang: bias true, fc.bias",

@@ -24,6 +24,7 @@ from tests.engine.agreement.edits import (
 )
 from tests.engine.agreement.listed import LISTED
 from tests.engine.agreement.plain import (
+    ANOTHERS,
     ATTENTION,
     FLOAT_8,
     IDENTITY,
@@ -36,6 +37,7 @@ from tests.engine.agreement.plain import (
     absent,
     fc_for,
     heads_of,
+    nested_in,
     rope,
     second_layer,
 )
@@ -89,6 +91,10 @@ STARTED: dict[str, tuple[Edit, dict[str, int | str]]] = {
 }
 # on llama31: fc_norm, norm_output, boundaries 1, 4, 6, a reduced vocabulary
 SGLANG_31: dict[str, Edit] = {
+    "keys in text_config": nested_in("text_config"),
+    "keys in thinker_config": nested_in("thinker_config"),
+    "keys in text_config of Qwen3-VL": nested_in("text_config", model_type="qwen3_vl"),
+    "text_config beside its own keys": config(text_config=ANOTHERS),
     **absent("architectures", "draft_vocab_size", "head_dim"),
     "nested ids 0, 2, 6": both(config(**{IDS: [1, 3, 7]}), nested(0, 2, 6)),
     "nested ids unsorted": both(config(**{IDS: [6, 1, 4]}), nested(5, 0, 3)),
@@ -183,6 +189,7 @@ QWEN_TARGET: dict[str, Edit] = {
     "eagle_config absent, ids absent": config(**{NESTED: ABSENT, IDS: ABSENT}),
     "model_type qwen3": config(model_type="qwen3"),
 }
+HEADLESS = drop("lm_head.weight", "d2t")
 LATENT = f"{ATTENTION}kv_b_proj.weight"
 MLA: dict[str, Edit] = {
     **absent("fc_norm", "draft_vocab_size"),
@@ -193,6 +200,8 @@ MLA: dict[str, Edit] = {
     "use_aux_norm": config(fc_norm=ABSENT, use_aux_norm=True),
     "draft_vocab_size null, its own lm_head": config(draft_vocab_size=None),
     "no lm_head": drop("lm_head.weight"),
+    "no lm_head, the whole vocabulary told": both(HEADLESS, config(draft_vocab_size=VOCAB)),
+    "no lm_head, draft_vocab_size null": both(HEADLESS, config(draft_vocab_size=None)),
     "four states": four_states(),
     "fc.bias": noise("fc.bias", HIDDEN),
     "mlp_bias": both(config(mlp_bias=True), noise("layers.0.mlp.down_proj.bias", HIDDEN)),
