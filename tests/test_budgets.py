@@ -12,7 +12,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "api": 2560,
-    "cli": 402,
+    "cli": 404,
     "commands": 1684,
     "conversion": 1937,
     "drafter": 773,

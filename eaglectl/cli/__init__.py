@@ -25,8 +25,12 @@ INTERRUPTED = 130
 ASKED = "_EAGLECTL_COMPLETE"
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
-# bytes that numpy takes with one thread of OpenBLAS, and what its first products take beside it
-ROOM = 176 << 20
+# bytes that numpy takes with one thread of OpenBLAS, and what its first products take beside it; and that
+# torch takes, which loads numpy: of its own, and with its libraries
+ROOMS = {
+    "numpy": {"RLIMIT_DATA": 176 << 20, "RLIMIT_AS": 176 << 20},
+    "torch": {"RLIMIT_DATA": 224 << 20, "RLIMIT_AS": 576 << 20},
+}
 # that numpy's builds of OpenBLAS start at most
 MOST_THREADS = 64
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
@@ -38,7 +42,7 @@ def main() -> None:
         guard_streams()
     quiet_packages(sys.argv[1:])
     atexit.register(discard_leaks)
-    sys.meta_path.insert(0, NumpyLimits())
+    sys.meta_path.insert(0, ImportLimits())
     code = run(sys.argv[1:])
     gc.freeze()  # the process ends: a last garbage collection took a fifth of the time of `inspect`
     sys.exit(code)
@@ -53,28 +57,31 @@ def discard_leaks() -> None:
         discard(sys.stderr)
 
 
-class NumpyLimits:
-    """An import hook that checks the limits of the process when numpy is first imported; it finds no module.
+class ImportLimits:
+    """An import hook that checks the limits of the process when numpy or torch is first imported.
 
     numpy loads OpenBLAS, which ends the process with exit code 1 if memory is short, and by SIGINT if it
-    cannot start its threads.
+    cannot start its threads; torch aborts. The hook finds no module.
     """
+
+    def __init__(self) -> None:
+        self.rooms = dict(ROOMS)
 
     def find_spec(self, name: str, *_: object) -> None:
         """Let OpenBLAS have one thread if the process has limits. Raises OSError without memory for it."""
-        if name != "numpy":
+        if name not in self.rooms:
             return
         import mmap  # late: most commands have no use for it
         import resource
 
-        sys.meta_path.remove(self)
-        limits = map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-        is_bounded = any(most != resource.RLIM_INFINITY for most, _ in limits)
-        if is_bounded or not _can_start_threads():
+        limits = {kind: resource.getrlimit(getattr(resource, kind))[0] for kind in self.rooms[name]}
+        rooms = [size for kind, size in self.rooms[name].items() if limits[kind] != resource.RLIM_INFINITY]
+        if rooms or not _can_start_threads():
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        if is_bounded:
+        if rooms:
             # private, as RLIMIT_DATA counts no shared memory
-            mmap.mmap(-1, ROOM, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+            mmap.mmap(-1, max(rooms), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        del self.rooms[name]  # a module that had no room is asked for again
 
 
 def _can_start_threads() -> bool:
