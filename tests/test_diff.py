@@ -200,6 +200,18 @@ def test_a_scaling_means_its_defaults(keys: dict[str, Any], verdict: str, tmp_pa
     assert diff(a, b)["verdict"] == verdict
 
 
+def test_reasons_stand_below_the_table_and_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
+    a, b = two(tmp_path, {}, {"ROPE_THETA": 5.0})
+    lines = call("diff", a, b).out.splitlines()
+    assert next(line for line in lines if line.startswith("  ROPE_THETA  ")).endswith("unknown")
+    assert any(line.startswith("  ROPE_THETA: B: config has ROPE_THETA: 5.0") for line in lines)
+    without = drafter_folder(tmp_path, "c", tensors={"embed_tokens.weight": None})
+    other = drafter_folder(tmp_path, "d", tensors={"fc.weight": floats("other", HIDDEN, 3 * HIDDEN)})
+    for b, has_numbers in ((without, False), (other, True)):
+        done = call("diff", a, b)
+        assert done.code == 1 and ("numbers that differ" in done.out) == has_numbers
+
+
 def test_the_default_layers_are_known_by_the_targets_depth(tmp_path: Path) -> None:
     unstated = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
     a, b = two(tmp_path, {}, unstated)

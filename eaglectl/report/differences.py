@@ -67,11 +67,18 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     states = Counter(fact.state for fact in comparison.facts)
     counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
     remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
+    # zero biases of one side too
+    pairs = [pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS]
+    columns = len(TENSOR_HEAD) if any(pair.numbers for pair in pairs) else 2
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section(
             "Meaning",
-            [Table(("fact", "A", "B", ""), _fact_rows(comparison), is_whole=True)],
+            [
+                Table(("fact", "A", "B", ""), _fact_rows(comparison), is_whole=True),
+                # reasons of any length, which a narrow column would break into single words
+                Lines([f"{fact.name}: {fact.why}" for fact in comparison.facts if fact.why], is_list=True),
+            ],
             f"facts: {counts}",
         ),
         _served(comparison),
@@ -79,13 +86,8 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
             "Tensors",
             [
                 Table(
-                    TENSOR_HEAD,
-                    [
-                        _tensor_row(pair)
-                        for pair in comparison.tensors
-                        # zero biases of one side too
-                        if pair.differs or pair.state == TensorState.ZEROS
-                    ],
+                    TENSOR_HEAD[:columns],
+                    [_tensor_row(pair)[:columns] for pair in pairs],
                     is_whole=is_whole,
                 ),
                 Lines(remarks if is_whole else first_lines(remarks), is_list=True),
@@ -196,14 +198,13 @@ def _meaning(comparison: Comparison) -> str:
 
 
 def _fact_rows(comparison: Comparison) -> list[tuple[Line, ...]]:
-    """Return the facts that are not plainly equal: values, the state unless they differ, and the reason."""
+    """Return the facts that are not plainly equal: their values, and the state unless they differ."""
     rows: list[tuple[Line, ...]] = []
     for fact in comparison.facts:
         if fact.state != FactState.EQUAL or fact.why:
             state = fact.state if fact.state != FactState.DIFFERS else ""
-            why = Words("; ".join(filter(None, (state, fact.why))), "quiet")
             a, b = ("not known" if side is None and fact.why else _value(side) for side in (fact.a, fact.b))
-            rows.append((Words(fact.name, FACT_TONES.get(fact.state, "quiet")), a, b, why))
+            rows.append((Words(fact.name, FACT_TONES.get(fact.state, "quiet")), a, b, Words(state, "quiet")))
     return rows
 
 
