@@ -157,6 +157,43 @@ def awq(module: str) -> tuple[dict[str, Stored | None], list[float]]:
     return stored, multiplied(numbers, zeros, scales, group, 0)
 
 
+def asymmetric(module: str, groups: int = 3) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in 4 bits as compressed-tensors packs it: zero points are packed along the rows."""
+    _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
+    numbers = [[(7 * i + 3 * j + i * j) % 16 for j in range(columns)] for i in range(rows)]
+    zeros = [[(5 * i + 9 * j) % 16 for i in range(rows)] for j in range(groups)]
+    scales = [struct.unpack("<f", struct.pack("<f", 1 / (3 + i)))[0] for i in range(rows * groups)]
+    turned = words(zeros)  # [groups, rows / 8], to be turned
+    count = rows // 8
+    places = [4 * (group * count + at) for at in range(count) for group in range(groups)]
+    stored: dict[str, Stored | None] = {
+        f"{module}.weight": None,
+        f"{module}.weight_packed": ("I32", (rows, columns // 8), words(numbers)),
+        f"{module}.weight_scale": ("F32", (rows, groups), floats32(*scales)[2]),
+        f"{module}.weight_zero_point": (
+            *("I32", (count, groups)),
+            b"".join(turned[place : place + 4] for place in places),
+        ),
+        f"{module}.weight_shape": ("I64", (2,), struct.pack("<2q", rows, columns)),
+    }
+    size = columns // groups
+    return stored, [
+        (numbers[i][j] - zeros[j // size][i]) * scales[i * groups + j // size]
+        for i in range(rows)
+        for j in range(columns)
+    ]
+
+
+def asymmetric_int8(module: str) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in INT8 with a zero point for each row, and its numbers."""
+    stored, numbers = int8(module)
+    rows, columns = (stored[f"{module}.weight"] or ("", (), b""))[1]
+    zeros = [(11 * i) % 40 - 20 for i in range(rows)]
+    stored[f"{module}.weight_zero_point"] = ("I8", (rows, 1), struct.pack(f"{rows}b", *zeros))
+    scales = [struct.unpack("<f", struct.pack("<f", 1 / (7 + i)))[0] for i in range(rows)]
+    return stored, [number - zeros[i // columns] * scales[i // columns] for i, number in enumerate(numbers)]
+
+
 def is_nearest(written: float, exact: float) -> bool:
     """Whether a number of BF16 is at most half a unit in the last place from the exact one."""
     return abs(written - exact) <= math.ldexp(1.0, math.frexp(exact)[1] - 9) if exact else written == 0
@@ -171,7 +208,34 @@ def outcomes(folder: Path, *engines: str) -> list[str]:
     return [verdict.outcome for verdict in eaglectl.inspect(str(folder), engines=engines).requested]
 
 
+ASYMMETRIC = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "symmetric": False, "group_size": 16}}
+    },
+    "ignore": ["lm_head"],
+}
 CASES = {
+    "4 bits with zero points": (
+        lambda: asymmetric("fc"),
+        "fc",
+        ASYMMETRIC,
+        ("sglang", "differs"),
+        ("ignore", ["lm_head", "fc", "model.fc"]),
+    ),
+    "INT8 with zero points": (
+        lambda: asymmetric_int8("embed_tokens"),
+        "embed_tokens",
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+            "ignore": ["lm_head", "re:.*fc"],
+        },
+        ("vllm", "fails"),
+        ("ignore", ["lm_head", "re:.*fc", "embed_tokens", "model.embed_tokens"]),
+    ),
     # the method, the module, what an engine does with it, and the list of excluded modules
     "FP8 in blocks": (
         lambda: blocks("lm_head", 16),
@@ -340,15 +404,24 @@ def test_what_a_side_file_states_is_written_into_the_config(tmp_path: Path) -> N
 def test_a_method_that_the_reference_does_not_read_is_refused_with_an_engine_that_does(
     tmp_path: Path,
 ) -> None:
-    rows = drafter_tensors()["fc.weight"][1][0]
-    asymmetric = {**packed("fc", 4), "fc.weight_zero_point": ("I32", (rows // 8, 1), bytes(rows // 2))}
+    columns = drafter_tensors()["fc.weight"][1][1]
+    reordered = {**packed("fc", 4), "fc.weight_g_idx": ("I32", (columns,), bytes(4 * columns))}
     groups = {"group_0": {"targets": ["re:.*fc"], "weights": {"num_bits": 4, "type": "int"}}}
     table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
     config = {"quantization_config": {**table, "ignore": ["re:.*proj", "lm_head"]}}
-    folder = drafter_folder(tmp_path, config=config, tensors=asymmetric)
+    folder = drafter_folder(tmp_path, config=config, tensors=reordered)
     text = refusal(1, "convert", folder, "--for", "sglang", "-o", tmp_path / "out")
     assert "builds fc without quantisation" in text
     assert "--for vllm" in text or "no known release" in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "bits"), [(96, 10, 3), (96, 12, 4), (96, 24, 8), (3, 1, 8), (4096, 820, 6)]
+)
+def test_the_bits_of_numbers_follow_from_their_words(columns: int, words: int, bits: int) -> None:
+    from eaglectl.reference.quantised import number_bits
+
+    assert number_bits(columns, words) == bits
 
 
 def test_three_bits_that_go_over_the_ends_of_words_are_refused() -> None:

@@ -93,17 +93,21 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
             f"dequantising {module} needs torch; install eaglectl with its torch extra: pip install"
             " '.[torch]' in a checkout"
         )
-    from eaglectl.reference.quantised import WORD, dequantised_rows  # late: it loads torch
+    from eaglectl.reference.quantised import WORD, ZERO, dequantised_rows, number_bits  # late: it loads torch
 
     stored = {name: tensor.stored[0] for name, tensor in _parts(drafter, module).items()}
     parts = {name.rpartition(".")[2]: stored[name] for name in stored if not name.endswith(NOT_OF_WEIGHTS)}
     shape = expected_shape(name := f"{module}.weight", drafter.dims) or ()
 
+    packed, unit = parts.get("weight_packed"), WORD
+    if packed and ZERO in parts:
+        unit = WORD // number_bits(shape[1], checkpoint.tensors[packed].shape[1])
+
     def make(start: int, stop: int) -> Any:
         size, rows = shape[0], range(start, stop)
-        if "qweight" in parts:  # whole words
-            rows = range(start // WORD * WORD, min(-(-stop // WORD) * WORD, size))
-        taken = {part: _rows(checkpoint, place, size, rows) for part, place in parts.items()}
+        if "qweight" in parts or ZERO in parts:  # whole words
+            rows = range(start // unit * unit, min(-(-stop // unit) * unit, size))
+        taken = {part: _rows(checkpoint, place, size, rows, unit) for part, place in parts.items()}
         numbers = dequantised_rows(module, taken, drafter.quantisation)
         return numbers[start - rows.start : stop - rows.start]
 
@@ -117,12 +121,15 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
     return Tensor(name, dtype, shape, Computed("dequantised", (), make, True, tuple(parts.values())))
 
 
-def _rows(checkpoint: Checkpoint, name: str, size: int, rows: range) -> tuple[str, tuple[int, ...], bytes]:
+def _rows(
+    checkpoint: Checkpoint, name: str, size: int, rows: range, unit: int
+) -> tuple[str, tuple[int, ...], bytes]:
     """Return the dtype, shape and bytes of these rows of a stored part of a matrix with `size` rows.
 
-    A part that is not stored by rows is returned whole.
+    A word of packed zero points is of `unit` rows, by which `rows` are whole. A part that is not stored by
+    rows is returned whole.
     """
-    from eaglectl.reference.quantised import BY_WORDS, block_size
+    from eaglectl.reference.quantised import BY_WORDS, ZERO, block_size
 
     stored, step = checkpoint.tensors[name], checkpoint.tensors[name].row_bytes
     if name.endswith(BY_WORDS) and len(stored.shape) == 2:  # rows of the matrix are columns here
@@ -132,6 +139,10 @@ def _rows(checkpoint: Checkpoint, name: str, size: int, rows: range) -> tuple[st
     if stored.shape[:1] in ((), (1,)) or name.endswith(("weight_shape", "g_idx")):
         return stored.dtype, stored.shape, checkpoint.read(name)
     block = block_size(size, stored.shape[0])
+    if name.endswith(ZERO) and stored.dtype == "I32":
+        first, last = rows.start // unit, -(-rows.stop // unit)
+        shape = last - first, *stored.shape[1:]
+        return stored.dtype, shape, checkpoint.read(name, first * step, last * step)
     places = rows.start // block * step, ((rows.stop - 1) // block + 1) * step
     # each row of a scale is of `block` rows
     stacked = np.frombuffer(checkpoint.read(name, *places), np.uint8).reshape(-1, step).repeat(block, 0)

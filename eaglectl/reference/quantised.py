@@ -18,8 +18,9 @@ Weights = Mapping[str, torch.Tensor]
 # the numbers of E2M1 by their lower three bits; the fourth is the sign
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WORD = 32
-# parts of methods that are not multiplied out here: asymmetric weights, reordered groups, scaled inputs
-OTHERS = {"weight_zero_point", "weight_g_idx", "pre_quant_scale"}
+# parts of methods that are not multiplied out here: reordered groups, scaled inputs
+OTHERS = {"weight_g_idx", "pre_quant_scale"}
+ZERO = "weight_zero_point"
 # the parts of GPTQ and AWQ, which have the matrix's rows as columns
 BY_WORDS = ("qweight", "qzeros", "scales", "g_idx")
 # the places of eight rows in a word of AWQ
@@ -78,10 +79,15 @@ def block_size(size: int, count: int) -> int:
     return power if -(-size // power) == count else equal
 
 
+def number_bits(columns: int, words: int) -> int:
+    """Return the bits of each of `columns` numbers in `words`; three numbers of 8 bits fill a word."""
+    return next(bits for bits in range(8, 0, -1) if -(-columns // (WORD // bits)) == words)
+
+
 def _refusal(module: str, part: str) -> RefusedError:
     return RefusedError(
-        f"{module}.{part}: the reference runs drafters in FP8, INT8, NVFP4, GPTQ, AWQ and symmetric packed"
-        " integers; use --run-in vllm",
+        f"{module}.{part}: the reference runs drafters in FP8, INT8, NVFP4, GPTQ, AWQ and packed integers;"
+        " use --run-in vllm",
         options=("--run-in",),
     )
 
@@ -97,7 +103,7 @@ def _weight(module: str, parts: Weights, dtype: torch.dtype) -> torch.Tensor:
         return stored.to(dtype) if stored.is_floating_point() else stored
     if scale.dtype == torch.uint8:  # MXFP4 and MXFP8: the scales are exponents
         raise _refusal(module, "weight_scale")
-    scale = scale.to(dtype)
+    scale, bits = scale.to(dtype), 0
     if stored.dtype == torch.uint8:
         values = _fp4(stored)
         # compressed-tensors divides by its global scale, ModelOpt multiplies
@@ -106,9 +112,13 @@ def _weight(module: str, parts: Weights, dtype: torch.dtype) -> torch.Tensor:
     elif stored.dtype == torch.int32:
         if (shape := parts.get("weight_shape")) is None:
             raise _refusal(module, "weight_packed")
-        values = _integers(stored, int(shape[-1]))
+        values = _integers(stored, int(shape[-1]), bits := number_bits(int(shape[-1]), stored.shape[-1]))
     else:
         values = stored
+    if (zero := parts.get(ZERO)) is not None:
+        if bits:  # packed too, along the rows
+            zero = _integers(zero.T, len(values), bits).T
+        values = values.to(dtype) - _spread(zero.to(dtype), values.shape)
     return values.to(dtype) * _spread(scale, values.shape)
 
 
@@ -142,10 +152,8 @@ def _fp4(packed: torch.Tensor) -> torch.Tensor:
     return numbers[codes]
 
 
-def _integers(packed: torch.Tensor, columns: int) -> torch.Tensor:
+def _integers(packed: torch.Tensor, columns: int, bits: int) -> torch.Tensor:
     """Return the numbers [rows, columns] of words [rows, words]; each is stored above half of its range."""
-    # words are whole: 3 numbers of 8 bits take as many as 4
-    bits = next(bits for bits in range(8, 0, -1) if -(-columns // (WORD // bits)) == packed.shape[-1])
     shifts = bits * torch.arange(WORD // bits, device=packed.device)
     numbers = (packed.long()[..., None] >> shifts) & ((1 << bits) - 1)
     return (numbers.flatten(-2)[..., :columns] - (1 << bits - 1)).float()
