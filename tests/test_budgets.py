@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1684,
     "conversion": 1944,
     "drafter": 773,
-    "engines": 1631,
+    "engines": 1632,
     "files": 2758,
     "formats": 2315,
     "in_engine": 432,

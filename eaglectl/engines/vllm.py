@@ -71,6 +71,8 @@ FOREIGN_ROPE_KEYS = {
     "alpha": ("dynamic",),
     "max_trained_positions": ("dynamic",),
 }
+# keys of attention that drafters are not trained with (deepseek_v2.py 0.32.0:1138, qwen3.py 0.32.0:189)
+OTHER_ATTENTION = {"mla": "index_topk", "qwen3": "dual_chunk_attention_config"}
 # what limits max_model_len beside max_position_embeddings (model_arch_config_convertor.py 0.32.0:396-411)
 LENGTHS = (
     *("n_positions", "max_seq_len", "seq_length", "model_max_length", "max_target_positions"),
@@ -524,6 +526,7 @@ CONDITIONS: Mapping[str, Condition] = {
         and min(lengths := _other_lengths(case.view), default=inf) < _served_length(case)
         and min(lengths) < _drafted_length(case)
     ),
+    "attention-kind": when(lambda view: OTHER_ATTENTION.get(view.model_class) in view.flat),
     "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),
     "mla-prefill-scale": lambda case: (
         [*case.captured] == ["V2"] and not isclose(*_softmax_scales(case.view), rel_tol=1e-3)
@@ -557,6 +560,7 @@ def _key_words(view: View) -> Mapping[str, Any]:
     return {
         "length": min(_other_lengths(view), default=0),
         "length_keys": listed(key for key in LENGTHS if view.number(key) is not None),
+        "attention_key": OTHER_ATTENTION.get(view.model_class),
         "rope_keys": listed(key for key in FOREIGN_ROPE_KEYS if key in view.rope_table),
         "original": int(view.reach[3] or 0),
         **dict(zip(("own_scale", "target_scale"), map("{:.3g}".format, _softmax_scales(view)), strict=True)),

@@ -444,6 +444,9 @@ BAD = (
         target={},
         option="--max-model-len 512",
     ),
+    vllm(
+        "attention-kind", {"index_topk": 2048}, says="attention of index_topk", base="vllm/mla", is_blind=True
+    ),
     vllm("longrope-factor", longrope(1.0, attention_factor=1.0)),
     vllm("longrope-factor", longrope(1.0, factor=8.0)),
     vllm("longrope-factor", longrope(1.0, short_mscale=1.5, long_mscale=1.5)),

@@ -204,6 +204,7 @@ UNSHOWN: Mapping[str, str] = {
     "packed-head-by-runner": OPEN,
     "windows-mixed-by-runner": OPEN,
     "rope-kind": OPEN,
+    "attention-kind": OPEN,
     "quantised-method": NOT_RUN,
     "quantised-unread": OPEN,
     "quantised-targets": EARLY,
