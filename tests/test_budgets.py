@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 773,
     "engines": 1632,
     "files": 2758,
-    "formats": 2315,
+    "formats": 2318,
     "in_engine": 432,
     "judge": 2654,
     "modules": 1523,

@@ -7,6 +7,7 @@ attention layer are those of GQA, MHA and MQA, or MLA's ranks.
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -293,6 +294,9 @@ def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *
     """
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
+        # of any number of axes of one (llama_eagle3.py 0.32.0:440)
+        if name == "mask_hidden" and prod(tensor.shape) != dims.aux * dims.target_hidden:
+            shape = 1, dims.aux * dims.target_hidden
         is_packed = is_quantised and tensor.dtype in ("U8", "I8", "I32", "F4") and name.endswith(".weight")
         if shape is None or shape == tensor.shape or is_packed:
             continue

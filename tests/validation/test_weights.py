@@ -44,6 +44,8 @@ BAD = (
     store("a head of one axis", "EGL203", {"norm.weight": floats("n", HIDDEN, 1)}),
     store("an empty tensor", "EGL203", {"norm.weight": ("BF16", (0,), b"")}, "never empty"),
     store("fc of a broken width", "EGL203", {"fc.weight": floats("f", HIDDEN, 50)}, "the target's width 16"),
+    store("a mask of one state", "EGL203", {"mask_hidden": floats("m", 1, HIDDEN)}, "need [1, 48]"),
+    store("a mask of four states", "EGL203", {"mask_hidden": floats("m", 4 * HIDDEN)}, "need [1, 48]"),
     store("no scales", "EGL204", {UP: ("U8", (24, HIDDEN), bytes(384))}, "is U8, without scales"),
     store(
         "8 bits without scales",
