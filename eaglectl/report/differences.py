@@ -66,10 +66,6 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
         lines.append((Words(letter, "strong"), f"  {side.source}  ", Words(facts, "quiet")))
     states = Counter(fact.state for fact in comparison.facts)
     counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
-    remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
-    # zero biases of one side too
-    pairs = [pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS]
-    columns = len(TENSOR_HEAD) if any(pair.numbers for pair in pairs) else 2
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section(
@@ -82,18 +78,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
             f"facts: {counts}",
         ),
         _served(comparison),
-        Section(
-            "Tensors",
-            [
-                Table(
-                    TENSOR_HEAD[:columns],
-                    [_tensor_row(pair)[:columns] for pair in pairs],
-                    is_whole=is_whole,
-                ),
-                Lines(remarks if is_whole else first_lines(remarks), is_list=True),
-            ],
-            _count_tensors(comparison),
-        ),
+        _tensors(comparison, is_whole=is_whole),
         _spelling(comparison, is_whole=is_whole),
         Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)]),
     ]
@@ -102,6 +87,26 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     meaning = _meaning(comparison) if comparison.verdict == DiffVerdict.COULD_NOT_LOOK else text
     verdict, head = Words(comparison.verdict, tone), first_line(comparison.verdict, Words(meaning, tone))
     return Outline("diff", verdict, subject, Words(text, "strong"), head, sections)
+
+
+def _tensors(comparison: Comparison, *, is_whole: bool) -> Section:
+    # the tensors that differ, without columns that have no number
+    remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
+    # zero biases of one side too
+    pairs = [pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS]
+    columns = len(TENSOR_HEAD) if any(pair.numbers for pair in pairs) else 2
+    return Section(
+        "Tensors",
+        [
+            Table(
+                TENSOR_HEAD[:columns],
+                [_tensor_row(pair)[:columns] for pair in pairs],
+                is_whole=is_whole,
+            ),
+            Lines(remarks if is_whole else first_lines(remarks), is_list=True),
+        ],
+        _count_tensors(comparison),
+    )
 
 
 def _served(comparison: Comparison) -> Section:
