@@ -2,9 +2,11 @@
 headers; tensor data is read by range, on demand.
 """
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any, cast
@@ -447,6 +449,8 @@ def is_untrained(record: Mapping[str, Any]) -> bool:
     return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)
 
 
+# names of a folder that a missing one is compared with
+MOST_COMPARED = 1_000
 GIVE = "pass a checkpoint's folder, a weight file or a Hub repository (org/name, org/name:folder)"
 
 
@@ -483,7 +487,18 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
         ),
         error=partial(UnreadableError, source=text),
     )
-    raise UnreadableError(f"{text or repr(text)}: no such file or folder; {GIVE}", source=text)
+    raise UnreadableError(f"{text or repr(text)}: no such file or folder; {_near(path)}", source=text)
+
+
+def _near(path: Path) -> str:
+    # the advice for a missing path: those beside it with almost its name, or what to pass
+    from difflib import get_close_matches  # late: errors alone need it
+
+    names: list[str] = []
+    with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+        names = [entry.name for entry in islice(entries, MOST_COMPARED)]
+    near = [str(path.with_name(name)) for name in get_close_matches(path.name, names, 2, 0.8)]
+    return f"near it: {listed(near)}" if near else GIVE
 
 
 def open_folder(text: str) -> FolderSource:

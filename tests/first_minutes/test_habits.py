@@ -1,6 +1,7 @@
 """What users of ruff, uv and hf expect: whole lines in pipes, variables for colours and options, names."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,28 @@ def test_a_wrong_variable_is_a_wrong_call(variables: dict[str, str], words: str)
 
 def test_a_switch_that_a_variable_turns_off_is_off() -> None:
     assert "vLLM" in call("validate", NATIVE, EAGLECTL_NO_ENGINES="0")[1]
+
+
+@pytest.mark.parametrize("command", ["inspect", "validate"])
+def test_a_path_with_a_slip_is_answered_with_the_one_beside_it(command: str, tmp_path: Path) -> None:
+    right, slip = tmp_path / "my-drafter", tmp_path / "my-drafer"
+    right.mkdir()
+    code, out, error = call(command, slip)
+    assert code == 3 and f"{slip}: no such file or folder; near it: {right}" in " ".join(
+        (out + error).split()
+    )
+    code, out, error = call(command, tmp_path / "another")
+    assert code == 3 and "near it" not in out + error
+
+
+@pytest.mark.parametrize("command", ["inspect", "validate", "verify"])
+def test_a_variable_that_is_empty_is_not_the_current_folder(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(NATIVE, tmp_path / "drafter")
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(command, "", PYTHONPATH=str(FIXTURES.parent))
+    assert code == 3 and "drafter  written" not in out and "'': no such f" in out + error
 
 
 @pytest.mark.parametrize("value", [" ", "\t\n"])

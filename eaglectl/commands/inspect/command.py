@@ -45,7 +45,7 @@ def inspect_command(
     if len(named) > 1:
         code, results = _inspect_several(context.obj, named, options)
     else:
-        if not json_:
+        if not json_ and named[0]:  # an empty name is no folder
             _list_checkpoints(Path(named[0]))
         code, results = 0, [inspect(named[0], options)]
     if json_:
