@@ -25,7 +25,7 @@ Stored = tuple[str, tuple[int, ...], bytes]
 VLLM, SGLANG, LLAMACPP = (ENGINES[name].releases[-1] for name in ("vllm", "sglang", "llama.cpp"))
 ABSENT = object()
 
-ITEM = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
+ITEM = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1, "U16": 2}
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP, VOCAB, DRAFT = 16, 4, 2, 8, 24, 64, 24
 # target token of each draft token: scattered, ascending, the first and the last among them
 TARGETS = (0, 1, 2, 5, 6, 9, 11, 12, 13, 17, 20, 21, 25, 28, 30, 31, 35, 40, 44, 45, 50, 57, 62, 63)

@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1684,
     "conversion": 1944,
     "drafter": 773,
-    "engines": 1632,
+    "engines": 1635,
     "files": 2768,
     "formats": 2318,
     "in_engine": 432,

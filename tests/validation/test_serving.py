@@ -497,6 +497,7 @@ BAD = (
     sglang("draft-vocab-size", {"draft_vocab_size": ABSENT}),
     sglang("tied-head", {"tie_word_embeddings": True}, where="tie_word_embeddings"),
     sglang("d2t-missing", tensors={"d2t": None}),
+    sglang("d2t-unsigned", says="U16", tensors={"d2t": integers(*TARGETS, dtype="U16")}),
     sglang("layers-overstated", {"num_hidden_layers": 3}),
     sglang("mla-prefix", base="vllm/mla", tensors=below("model", "norm", 32)),
     sglang("wrapped-names", says="begins with module.", tensors=below("module", "norm", HIDDEN)),

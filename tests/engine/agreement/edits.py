@@ -13,7 +13,8 @@ from tests.engine.agreement.bases import DRAFTED, Files, uniform
 from tests.pickles import archive, tensor, text
 
 Edit = Callable[[Files], None]
-TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
+UNSIGNED = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
+TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", **UNSIGNED}
 WEIGHTS = "model.safetensors"
 
 

@@ -285,6 +285,8 @@ LLAMA_3: dict[str, Edit] = {
     "d2t reversed": targets(lambda every: every[::-1]),
     "d2t and lm_head in another order": head_swapped(),
     "d2t of int32": cast("d2t", "I32"),
+    "d2t of uint16": cast("d2t", "U16"),
+    "d2t of uint64": cast("d2t", "U64"),
     "d2t of float32": add("d2t", floats("d2t", DRAFT, dtype="F32")),
     "d2t of two axes": add(
         "d2t", ("I64", (DRAFT, 1), integers(*(token - place for place, token in enumerate(DRAFTED)))[2])

@@ -97,6 +97,7 @@ SGLANG: Mapping[str, str] = {
     "draft-vocab-size": "llama31/sglang: draft_vocab_size absent",
     "tied-head": "llama31/sglang: tie_word_embeddings",
     "d2t-missing": "llama31/sglang: d2t missing",
+    "d2t-unsigned": "llama31/sglang: d2t of uint16",
     "layers-overstated": "llama31/sglang: two layers told",
     "mla-prefix": "mla3-yarn/model. before all",
     "later-input-layernorm": "llama31/sglang: two layers, input_layernorm",
