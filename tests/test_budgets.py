@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 773,
     "engines": 1635,
     "files": 2768,
-    "formats": 2318,
+    "formats": 2350,
     "in_engine": 432,
     "judge": 2654,
     "modules": 1523,

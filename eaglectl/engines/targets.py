@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import (
-    Target,
-)
+from eaglectl.drafter.drafter import Target
 from eaglectl.engines.behaviour import Name, is_since
 from eaglectl.engines.data import cached, read
 

@@ -16,6 +16,7 @@ from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.files.text_part import nested_parts, text_part
+from eaglectl.formats.aux_layers import ids_places, read_aux_layers
 from eaglectl.formats.beside import notes_beside
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
 from eaglectl.formats.config_keys import (
@@ -40,20 +41,11 @@ from eaglectl.formats.names import (
     read_names,
     read_tensors,
 )
-from eaglectl.formats.network import (
-    TENSOR_FLAGS,
-    ids_places,
-    norms_by_record,
-    partial_rotary,
-    read_aux_layers,
-    read_norms,
-    read_quantisation,
-    read_rope,
-    read_settings,
-    rope_keys,
-    target_rope,
-)
+from eaglectl.formats.norms import TENSOR_FLAGS, norms_by_record, read_norms
 from eaglectl.formats.other_drafters import refuse_other_families
+from eaglectl.formats.quantisation import read_quantisation
+from eaglectl.formats.rope import partial_rotary, read_rope, rope_keys, target_rope
+from eaglectl.formats.settings import read_settings
 from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
 from eaglectl.formats.vocabulary import vocabulary_notes, with_tokens
 from eaglectl.text import listed

@@ -12,7 +12,7 @@ from torch import nn
 
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError, UnreadableError, error_text
-from eaglectl.formats.network import target_rope
+from eaglectl.formats.rope import target_rope
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.target.files import check_files, check_kernels, code_needed
 

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from eaglectl.formats.published import Figure, PublishedSource, last_part, published_file
-from eaglectl.run.measurement import (
-    DEAD_LENGTH,
-)
+from eaglectl.run.measurement import DEAD_LENGTH
 
 MOST_LINES = 4
 

@@ -16,8 +16,8 @@ from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.errors import EaglectlError
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import PARTIAL, SPELLINGS, Keys, at
-from eaglectl.formats.network import read_rope
 from eaglectl.formats.other_drafters import drafter_mark
+from eaglectl.formats.rope import read_rope
 from eaglectl.judge.judgement import Subject, key_place
 from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
 
