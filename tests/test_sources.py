@@ -283,8 +283,23 @@ def test_a_file_that_holds_no_weights_and_a_gguf_file_are_refused_by_name(tmp_pa
         message = refusal(2, *command)
         assert f"{place} is a GGUF file from llama.cpp's converter; pass" in message
     assert "has no config.json; drafter-q8.gguf is a GGUF file" in refusal(3, "inspect", tmp_path)
-    message = refusal(2, "inspect", drafter_folder(tmp_path) / "config.json")
-    assert "config.json is not a weight file" in message
+    noted = tmp_path / "notes.txt"
+    noted.touch()
+    message = refusal(2, "inspect", noted)
+    assert "notes.txt is not a weight file" in message
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("command", ["inspect", "validate", "diff", "convert"])
+def test_a_config_and_an_index_stand_for_their_folder(command: str, name: str, tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    if not (folder / name).exists():
+        names = json.dumps({"weight_map": dict.fromkeys(drafter_tensors(), "model.safetensors")})
+        (folder / name).write_text(names)
+    others = {"diff": [folder], "convert": ["--dry-run"]}.get(command, [])
+    expected, done = call(command, folder, *others), call(command, folder / name, *others)
+    assert done.code == expected.code == 0
+    assert done.out.replace(f"{folder / name}", f"{folder}") == expected.out
 
 
 EXPORTS = {

@@ -31,6 +31,7 @@ from eaglectl.files.header import (
 )
 from eaglectl.files.layout import (
     CONFIG,
+    FILES_OF_FOLDER,
     INDEX,
     MISTRAL,
     QUANTISATION,
@@ -457,12 +458,16 @@ GIVE = "pass a checkpoint's folder, a weight file or a Hub repository (org/name,
 def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
     """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
 
+    A config.json or a shard index stands for its folder.
+
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
     path, mode = Path(text), _file_mode(text) if text else 0  # an empty name is no folder, and not this one
     if S_ISDIR(mode):
         return FolderSource(path)
+    if S_ISREG(mode) and path.name in FILES_OF_FOLDER:
+        return FolderSource(path.parent)
     if S_ISREG(mode):
         other = (
             f"{text} is not a weight file; pass a checkpoint folder, or one of its"
@@ -496,7 +501,8 @@ def _near(path: Path) -> str:
 
     names: list[str] = []
     with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
-        names = [entry.name for entry in islice(entries, MOST_COMPARED)]
+        # without a link of its name, which leads nowhere
+        names = [entry.name for entry in islice(entries, MOST_COMPARED) if entry.name != path.name]
     near = [str(path.with_name(name)) for name in get_close_matches(path.name, names, 2, 0.8)]
     return f"near it: {listed(near)}" if near else GIVE
 

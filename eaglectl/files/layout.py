@@ -14,6 +14,8 @@ from eaglectl.files.source import Source, is_snapshot
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+# files that stand for their folder, as pre-commit hooks are given file names
+FILES_OF_FOLDER = (CONFIG, INDEX)
 SINGLE = "model.safetensors"
 # SpecForge's checkpoint of a training, and the config that was given to it
 STATE, STATE_CONFIG = "training_state.pt", "draft_config.json"

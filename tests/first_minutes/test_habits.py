@@ -78,8 +78,11 @@ def test_a_path_with_a_slip_is_answered_with_the_one_beside_it(command: str, tmp
     assert code == 3 and f"{slip}: no such file or folder; near it: {right}" in " ".join(
         (out + error).split()
     )
-    code, out, error = call(command, tmp_path / "another")
-    assert code == 3 and "near it" not in out + error
+    for missing in (tmp_path / "another", tmp_path / "my-link"):
+        (tmp_path / "my-link").unlink(missing_ok=True)
+        (tmp_path / "my-link").symlink_to("gone")
+        code, out, error = call(command, missing)
+        assert code == 3 and "near it" not in out + error
 
 
 @pytest.mark.parametrize("command", ["inspect", "validate", "verify"])

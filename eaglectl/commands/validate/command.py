@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from eaglectl.api.options import ValidateOptions
 from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, policy_of, show, write_page
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.files.files import is_regular
+from eaglectl.files.layout import FILES_OF_FOLDER
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -28,8 +30,6 @@ Sources = Annotated[
         autocompletion=offered,
     ),
 ]
-# files that stand for their folder, as pre-commit hooks are given file names
-FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
 
 
 class ReportOptions(Options, frozen=True):
@@ -146,4 +146,4 @@ def _validate_all(
 
 def _folder(source: str) -> str:
     path = Path(source)
-    return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source
+    return str(path.parent) if path.name in FILES_OF_FOLDER and is_regular(path) else source
