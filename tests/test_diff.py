@@ -212,6 +212,15 @@ def test_reasons_stand_below_the_table_and_columns_without_numbers_are_left_out(
         assert done.code == 1 and ("numbers that differ" in done.out) == has_numbers
 
 
+def test_reasons_of_engines_are_wrapped_at_the_terminals_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    a, b = two(tmp_path, {}, {"ROPE_THETA": 5.0})
+    _, _, after = str(eaglectl.diff(a, b)).partition("As stored")
+    assert "ROPE_THETA" in after and max(map(len, after.splitlines())) <= 80
+
+
 def test_the_default_layers_are_known_by_the_targets_depth(tmp_path: Path) -> None:
     unstated = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
     a, b = two(tmp_path, {}, unstated)

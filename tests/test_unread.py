@@ -139,6 +139,26 @@ def test_an_unknown_key_with_a_meaning_is_asked_about(
     assert "as trained" not in outcomes(inspection)
 
 
+def test_a_key_that_ends_in_a_space_is_quoted_and_can_be_answered(tmp_path: Path) -> None:
+    key = "norm_after_fc "
+    folder = drafter_folder(tmp_path, config={key: True})
+    (question,) = eaglectl.inspect(folder).drafter.notes_at("question")
+    assert question.text.startswith(f"config has '{key}': True, ")
+    assert f"pass --source-semantics 'harmless={key}' (if" in question.text
+    answers = Answers(semantics={"harmless": key})
+    assert eaglectl.inspect(folder, answers=answers).drafter.notes_at("question") == ()
+
+
+def test_two_unread_keys_have_one_condition(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIXTURES / "producers/specforge/gqa-ids", tmp_path / "drafter")
+    config = json.loads((folder / "config.json").read_text()) | {"norm_after_fc": True, "rope_ratio": 5}
+    (folder / "config.json").write_text(json.dumps(config))
+    following = eaglectl.validate(folder).following
+    assert len(following.choices) == 2, following
+    for means in following.choices.values():
+        assert means.count("if it does not change what the drafter computes") == 1
+
+
 def test_a_key_that_changes_nothing_is_left_out_once_the_user_says_so(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"norm_after_fc": True, "rope_ratio": 5})
     for given, words in (({}, r"norm_after_fc.*rope_ratio"), ({"harmless": ""}, "harmless=KEY,KEY")):

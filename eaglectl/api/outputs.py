@@ -401,7 +401,8 @@ class Advice(Struct, frozen=True):
                 first, *others = judge_drafter(subject).releases
                 gives = [f"{engine_names([first])}, as stored: {first.outcome}"]
                 gives += [f"{engine_names([other])}: {other.outcome}" for other in others]
-                yield self._command(options, answers), "; ".join([*gives, *filter(None, meanings)])
+                conditions = dict.fromkeys(filter(None, meanings))  # two unread keys share theirs
+                yield self._command(options, answers), "; ".join([*gives, *conditions])
 
     def _command(self, options: Sequence[str], answers: Answers) -> str:
         return command("convert", self.source, *options, target=self.subject.target.choice, answers=answers)

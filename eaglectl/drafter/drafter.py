@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.tensors import Dimensions, Tensor, packed_names
 from eaglectl.errors import RefusedError, check
 from eaglectl.files.source import Source
+from eaglectl.shell import quote
 
 OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -305,9 +306,8 @@ def options(choices: Sequence[Choice]) -> str:
     texts: dict[str, list[str]] = {}
     for choice in choices:
         meaning = f" {choice.meaning}" if choice.is_free else f" ({choice.meaning})"
-        texts.setdefault(choice.option, []).append(
-            f"{choice.value}{meaning if choice.meaning else ''}".strip()
-        )
+        value = choice.value if choice.is_free else quote(choice.value)
+        texts.setdefault(choice.option, []).append(f"{value}{meaning if choice.meaning else ''}".strip())
     return ", or ".join(f"{option} {' or '.join(values)}".strip() for option, values in texts.items())
 
 

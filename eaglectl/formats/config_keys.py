@@ -295,7 +295,9 @@ def ids_question(place: str, value: Any) -> Note:
             "ids that count from the target's end, as forks of trainers (AMD Quark) write them; no engine or"
             " trainer documents which states they mean"
         )
-    return question("aux layers", f"config has {place}: {_short(value)}, {why}", "unread-key", [LAYERS])
+    return question(
+        "aux layers", f"config has {_shown(place)}: {_short(value)}, {why}", "unread-key", [LAYERS]
+    )
 
 
 def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
@@ -312,7 +314,7 @@ def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
             default for default in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(default) is bool)
         ]
         if meaning and name not in KEYS_WITHOUT_EFFECT and value not in (None, "", [], {}, *neutral):
-            why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
+            why = f"config has {_shown(place)}: {_short(value)}, which is not read and may be {meaning}"
             meaning = "if it does not change what the drafter computes"
             notes.append(
                 question(
@@ -333,6 +335,11 @@ def _is_numbers(value: Any) -> bool:
 
 def _last_key(place: str) -> str:
     return place.rpartition(".")[2].lower()
+
+
+def _shown(place: str) -> str:
+    # spaces at the ends of a key are seen in quotes alone
+    return place if place == place.strip() else repr(place)
 
 
 def _short(value: Any) -> str:

@@ -116,9 +116,7 @@ def _served(comparison: Comparison) -> Section:
     ]
     by_reason = grouped((fact.why, fact.name) for fact in comparison.served if fact.why)
     lines = [Words(f"{listed(names)}: {why}", "quiet") for why, names in by_reason.items()]
-    return Section(
-        "As stored", [Table(("engine", "A", "B"), rows), Lines(lines, is_list=True, is_unbroken=True)]
-    )
+    return Section("As stored", [Table(("engine", "A", "B"), rows), Lines(lines, is_list=True)])
 
 
 def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
