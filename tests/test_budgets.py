@@ -11,14 +11,14 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2560,
+    "api": 2561,
     "cli": 404,
     "commands": 1685,
     "conversion": 1944,
-    "drafter": 773,
+    "drafter": 775,
     "engines": 1635,
     "files": 2771,
-    "formats": 2350,
+    "formats": 2352,
     "in_engine": 432,
     "judge": 2654,
     "modules": 1523,
