@@ -103,6 +103,8 @@ FAULTS = {
     "plain says: no such architecture": (3, "does not run the target"),
     "says: CUDA error: invalid device ordinal": (3, "CUDA error: invalid device ordinal"),
     "says: InterpreterError: mask has unsupported dtype": (3, "InterpreterError"),
+    "says: Cannot find any model weights with `/models/drafter[1]`": (3, "rename the folder"),
+    "says: Cannot find any model weights with `/models/*/drafter`": (3, "rename the folder"),
     "says: World size (4) is larger than the number of available GPUs (1)": (3, "World size"),
     "says: No valid attention backend found for cuda with head_size 12": (3, "No valid attention backend"),
     "says: Free memory on device (3.1/139.8 GiB) on startup is less than desired GPU memory utilization": (

@@ -206,6 +206,11 @@ SETUP: Sequence[tuple[re.Pattern[str], str]] = (
         "its kernels do not run on this device; take a build that is made for it",
     ),
     (re.compile(r"No space left|Read-only file system|Permission denied"), "it cannot write its files"),
+    # default_loader.py 0.32.0:230 of vLLM, loader.py 0.5.23:549 of SGLang
+    (
+        re.compile(r"Cannot find any model weights with .*[\[*?]"),
+        "it takes [, * and ? in the path of a folder for a pattern; rename the folder",
+    ),
     (
         re.compile(r"world size|tensor.?parallel|number of GPUs", re.I),
         "give it another number of GPUs with --tensor-parallel-size",
