@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1685,
     "conversion": 1944,
     "drafter": 775,
-    "engines": 1635,
+    "engines": 1636,
     "files": 2771,
     "formats": 2352,
     "in_engine": 432,

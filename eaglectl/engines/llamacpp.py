@@ -100,8 +100,8 @@ def _words(case: Case) -> Mapping[str, Any]:
 
 
 def _merged_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    # as llama.cpp's converter reads it: the keys of a speculators layer and of text_config go before those at
-    # the top
+    # as the converter reads it (conversion/base.py 0.3.36:1290-1302, 1354): the keys of a speculators layer and
+    # of text_config go before those at the top
     layer = config.get("transformer_layer_config")
     return {**config, **(layer if isinstance(layer, Mapping) else text_part(config))}
 

@@ -82,11 +82,6 @@ def _replaced_head(view: View) -> bool:
     return view.flat.get("draft_vocab_size") is None and is_null and view.drafter.has_head
 
 
-def _table_dtype(view: View) -> str:
-    table = view.drafter.tensors.get("d2t")
-    return table.dtype if table else ""
-
-
 def _bias_key(view: View) -> str:
     return next((key for key in ("attention_bias", "bias") if view.flat.get(key) is True), "")
 
@@ -161,7 +156,6 @@ CONDITIONS: Mapping[str, Condition] = {
     "yarn-factor": misread_factor(takes_zeros=True),
     "rope-kind": when(lambda view: trained_kind(view) not in SCALINGS),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
-    "d2t-unsigned": when(lambda view: _table_dtype(view) in ("U16", "U32", "U64")),
     "architecture": when(_other_architecture),
     "positions": is_short(_context_length),
     "residual": has(Feature.NORM_BEFORE_RESIDUAL),
@@ -233,7 +227,6 @@ def _words(case: Case) -> Mapping[str, Any]:
         "read": captured_by_one(case).words,
         "stated_draft_vocab": view.config.get("draft_vocab_size", "absent"),
         "bias_key": _bias_key(view),
-        "d2t_dtype": _table_dtype(view),
     }
 
 

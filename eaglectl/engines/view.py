@@ -639,6 +639,12 @@ def other_scaling(view: View) -> bool:
     return trained_kind(view) not in ("default", "yarn")
 
 
+def d2t_dtype(view: View) -> str:
+    """Return the dtype of d2t as stored; "" without one."""
+    table = view.drafter.tensors.get("d2t")
+    return table.dtype if table else ""
+
+
 # of facts that several engines have, by the fact's id
 COMMON: Mapping[str, Condition] = {
     # the release builds fc for another number of aux states
@@ -651,6 +657,7 @@ COMMON: Mapping[str, Condition] = {
     "d2t-missing": when(
         lambda view: view.drafter.has_reduced_vocabulary and "d2t" not in view.drafter.tensors
     ),
+    "d2t-unsigned": when(lambda view: d2t_dtype(view) in ("U16", "U32", "U64")),
     "embedding-short": when(lacks_rows),
     "draft-vocab-mismatch": when(
         lambda view: view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
@@ -711,6 +718,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     parts = unbuilt(case.engine, case.release, view.drafter)
     words = {
         "nested": listed(view.nested),
+        "d2t_dtype": d2t_dtype(view),
         "model_type": view.flat.get("model_type"),
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),

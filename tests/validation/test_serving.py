@@ -721,6 +721,7 @@ BAD = (
     llama("unknown-tensor", tensors=EXTRA),
     llama("prefix", says="begin with model.", tensors=below("model", "fc", HIDDEN, 3 * HIDDEN)),
     llama("d2t-missing", tensors={"d2t": None}),
+    llama("d2t-unsigned", says="U16", tensors={"d2t": integers(*TARGETS, dtype="U16")}),
     llama("shapes", {"intermediate_size": 7}, says="intermediate_size 7"),
     llama("target-unlisted", says="of Qwen2ForCausalLM targets", target=of("qwen2")),
     llama("target-unknown", says="foo_bar", target=of("foo_bar"), is_blind=True),

@@ -6,8 +6,9 @@ from tests.builders import ABSENT
 from tests.engine.agreement.bases import DRAFT, HIDDEN, VOCAB, Files, drafter, drafter_for, uniform
 from tests.engine.agreement.cases import CASES as SHARED
 from tests.engine.agreement.cases import Case, unchanged
-from tests.engine.agreement.edits import Edit, add, both, config, drop, inside, noise, rename
+from tests.engine.agreement.edits import Edit, add, both, cast, config, drop, inside, noise, rename
 from tests.engine.agreement.plain import (
+    ANOTHERS,
     ATTENTION,
     IDENTITY,
     IDS,
@@ -19,6 +20,7 @@ from tests.engine.agreement.plain import (
     fc_for,
     ids,
     nested_alone,
+    nested_in,
     second_layer,
 )
 from tests.engine.agreement.records import LLAMACPP_RECORDS, read
@@ -80,6 +82,9 @@ OWN: dict[str, Edit] = {
     "head_dim absent": config(head_dim=ABSENT),
     "ids as text": config(**{IDS: ["2", "4", "5"]}),
     "architecture of its own": config(architectures=["MyEagle3Model"]),
+    "keys in text_config": nested_in("text_config"),
+    "text_config beside its own keys": config(text_config=ANOTHERS),
+    "d2t of uint16": cast("d2t", "U16"),
 }
 SPECULATORS: dict[str, Edit] = {
     "none": unchanged,

@@ -157,6 +157,7 @@ LLAMACPP: Mapping[str, str] = {
     "unknown-tensor": "speculators3/verifier_norm",
     "prefix": "llama.cpp/model. before all",
     "d2t-missing": "llama.cpp/d2t missing",
+    "d2t-unsigned": "llama.cpp/d2t of uint16",
     "shapes": "llama.cpp/head_dim absent",
     "last-boundary": "llama.cpp/ids 2, 4, 8",
     "aux-layers": "llama.cpp/ids nested alone, other layers",
