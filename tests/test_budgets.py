@@ -11,12 +11,12 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2561,
+    "api": 2562,
     "cli": 404,
     "commands": 1685,
     "conversion": 1944,
     "drafter": 775,
-    "engines": 1636,
+    "engines": 1664,
     "files": 2771,
     "formats": 2352,
     "in_engine": 432,

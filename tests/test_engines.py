@@ -17,10 +17,10 @@ import eaglectl
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import capture, is_within, release_order
+from eaglectl.engines.conditions import COMMON
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import ENGINES, launch_commands, parse_engine, view_for
-from eaglectl.engines.view import COMMON
 from eaglectl.engines.vllm import flat_as_read
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name

@@ -18,8 +18,9 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import quantised_modules
 from eaglectl.engines.behaviour import AppliedFact, Fact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
+from eaglectl.engines.quantised import EDGES
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
-from eaglectl.engines.view import EDGES, View
+from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source

@@ -18,8 +18,8 @@ from eaglectl.drafter.tensors import (
     is_quantised_part,
     quantised_modules,
 )
+from eaglectl.engines.quantised import EDGES, stops_at_head, unbuilt
 from eaglectl.engines.registry import ENGINES, EngineRequest, usual_release
-from eaglectl.engines.view import EDGES, stops_at_head, unbuilt
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.format import Layout

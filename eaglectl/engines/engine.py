@@ -26,9 +26,10 @@ from eaglectl.engines.behaviour import (
     ranges,
     stated,
 )
+from eaglectl.engines.conditions import Condition, always, stated_theta
 from eaglectl.engines.data import cached, load, read
 from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import Case, Condition, View, always, stated_theta
+from eaglectl.engines.view import Case, View
 from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Engine
-from eaglectl.engines.view import (
+from eaglectl.engines.conditions import (
     COMMON,
-    Case,
     Condition,
-    View,
     always,
     assumed_head_dim,
     captured_by_one,
@@ -26,6 +22,9 @@ from eaglectl.engines.view import (
     trained_part,
     when,
 )
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.view import Case, View
 from eaglectl.files.text_part import text_part
 from eaglectl.text import brief
 
@@ -100,8 +99,8 @@ def _words(case: Case) -> Mapping[str, Any]:
 
 
 def _merged_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    # as the converter reads it (conversion/base.py 0.3.36:1290-1302, 1354): the keys of a speculators layer and
-    # of text_config go before those at the top
+    # as the converter reads it (conversion/base.py 0.3.36:1290, 1354): the keys of a speculators layer and of
+    # text_config go before those at the top
     layer = config.get("transformer_layer_config")
     return {**config, **(layer if isinstance(layer, Mapping) else text_part(config))}
 

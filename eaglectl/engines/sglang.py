@@ -6,14 +6,9 @@ from typing import Any
 from eaglectl.drafter.drafter import Feature, Target, to_boundaries
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import NESTED, adds_one
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Engine
-from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import (
+from eaglectl.engines.conditions import (
     COMMON,
-    Case,
     Condition,
-    View,
     captured_by_one,
     captures_last_boundary,
     common_words,
@@ -21,13 +16,16 @@ from eaglectl.engines.view import (
     has,
     is_short,
     lacks_rows,
-    misbuilt,
     misread,
     misread_factor,
     trained_kind,
-    untargeted,
     when,
 )
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.quantised import misbuilt, untargeted
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import Case, View
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import POSITIONS, at

@@ -10,16 +10,9 @@ from typing import Any
 from eaglectl.drafter.drafter import SLIDING, Feature
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.engines.behaviour import IDS, is_since, is_within
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Engine
-from eaglectl.engines.view import (
-    BY_WORDS,
+from eaglectl.engines.conditions import (
     COMMON,
-    ORIGINAL,
-    Case,
     Condition,
-    Reach,
-    View,
     always,
     assumed_head_dim,
     common_words,
@@ -27,26 +20,32 @@ from eaglectl.engines.view import (
     factor_words,
     has,
     in_stages,
-    is_listed,
     lacks_padded_rows,
     lacks_rows,
     layer_types,
-    method_of,
-    misbuilt,
     misread,
     misread_factor,
     other_scaling,
-    quantisation_lists,
     stated_theta,
-    stops_at_head,
     target_is,
     tied_head,
     trained_kind,
-    unbuilt,
     unread,
-    untargeted,
     when,
 )
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.quantised import (
+    BY_WORDS,
+    is_listed,
+    method_of,
+    misbuilt,
+    quantisation_lists,
+    stops_at_head,
+    unbuilt,
+    untargeted,
+)
+from eaglectl.engines.view import ORIGINAL, Case, Reach, View
 from eaglectl.errors import RefusedError
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import ROPE_TABLES, at, mask_token

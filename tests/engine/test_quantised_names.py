@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eaglectl.engines.data import load
-from eaglectl.engines.view import COMPARED
+from eaglectl.engines.quantised import COMPARED
 
 pytest.importorskip("vllm")
 # torch's, of what vLLM imports

@@ -25,7 +25,7 @@ from eaglectl.drafter.tensors import (
     joined_name,
     quantised_modules,
 )
-from eaglectl.engines.view import BY_WORDS, algorithm_of, known_methods, method_of, quantisation_lists
+from eaglectl.engines.quantised import BY_WORDS, algorithm_of, known_methods, method_of, quantisation_lists
 from eaglectl.files.budgets import MAX_MODULES
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eaglectl.engines.data import load
-from eaglectl.engines.view import COMPARED
+from eaglectl.engines.quantised import COMPARED
 
 pytest.importorskip("sglang")
 
