@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 775,
     "engines": 1664,
     "files": 2771,
-    "formats": 2352,
+    "formats": 2358,
     "in_engine": 432,
     "judge": 2654,
     "modules": 1523,

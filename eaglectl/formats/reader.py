@@ -29,18 +29,9 @@ from eaglectl.formats.config_keys import (
     number_notes,
     unread_questions,
 )
+from eaglectl.formats.dimensions import MLA_SIZE_KEYS, SIZE_KEYS, read_dimensions
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
-from eaglectl.formats.names import (
-    MLA_SIZE_KEYS,
-    SIZE_KEYS,
-    Names,
-    module_prefix,
-    note_names,
-    read_dimensions,
-    read_head,
-    read_names,
-    read_tensors,
-)
+from eaglectl.formats.names import Names, module_prefix, note_names, read_head, read_names, read_tensors
 from eaglectl.formats.norms import TENSOR_FLAGS, norms_by_record, read_norms
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.quantisation import read_quantisation
