@@ -150,7 +150,7 @@ VOCABULARIES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"d2t": offsets((*TARGETS[:-1], TARGETS[0]))}, "d2t, read as offsets, repeats a target token"),
     ({"d2t": integers(*([2**63 - 1] * 24))}, "9223372036854775807"),
     ({"d2t": floats("d", DRAFT, dtype="F32")}, "d2t is F32; whole numbers were expected"),
-    ({"d2t": ("U64", (DRAFT,), offsets()[2])}, "d2t is U64"),
+    ({"d2t": ("F16", (DRAFT,), bytes(2 * DRAFT))}, "d2t is F16"),
     ({"t2d": mask((*TARGETS, 61))}, "t2d marks 25 target tokens and the draft vocabulary has 24"),
     ({"t2d": mask(TARGETS[:-1])}, "t2d marks 23"),
     ({"t2d": floats("t", VOCAB, dtype="F32")}, "t2d is F32"),
