@@ -11,13 +11,13 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2562,
+    "api": 2563,
     "cli": 404,
     "commands": 1685,
     "conversion": 1944,
     "drafter": 775,
     "engines": 1664,
-    "files": 2771,
+    "files": 2772,
     "formats": 2358,
     "in_engine": 432,
     "judge": 2654,

@@ -61,6 +61,7 @@ def test_a_baseline_that_drafts_is_refused_and_acceptance_stays(pages: Any, tmp_
 def test_a_baseline_that_does_not_answer_is_a_gap(tmp_path: Path) -> None:
     report = smoke(tmp_path, SGLANG, speed=(1,), baseline_url="http://127.0.0.1:9")
     assert report.speed is None and "127.0.0.1:9" in report.speed_gap
+    assert "--run-in" not in report.speed_gap and "check this URL" in report.speed_gap
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, UsageError, input_error
-from eaglectl.files.checkpoint import Checkpoint, check_cached, read_checkpoint, read_config
+from eaglectl.files.checkpoint import (
+    Checkpoint,
+    check_cached,
+    errors_name_source,
+    read_checkpoint,
+    read_config,
+)
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import VOCABULARY_PICKLES, pickle_files
 from eaglectl.files.scratch import scratch_folder
@@ -73,12 +79,13 @@ def opened(
             return
         from eaglectl.files.pickles import unpickle
 
-        read_config(pinned)
-        for name in pickles:
-            pinned.pinned(name)
         near = None if out is None or not is_folder(Path(out).parent) else Path(out).parent
         with scratch_folder(near) as scratch:
-            readable = unpickle(pinned, scratch)
+            with errors_name_source(pinned):
+                read_config(pinned)
+                for name in pickles:
+                    pinned.pinned(name)
+                readable = unpickle(pinned, scratch)
             yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
 
 

@@ -138,8 +138,8 @@ class Checkpoint(Struct, frozen=True):
 
 
 @contextmanager
-def _errors_name_source(source: Source) -> Iterator[None]:
-    # errors of a file get the source's place in front, once
+def errors_name_source(source: Source) -> Iterator[None]:
+    """Put the source's place before the errors of its files, once."""
     try:
         yield
     except UnreadableError as error:
@@ -162,7 +162,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
     Tensor data is read only to compare it with eaglectl.json, if that exists, and never with `headers_only`.
     Raises UnreadableError (see each message).
     """
-    with _errors_name_source(source):
+    with errors_name_source(source):
         config = read_config(source)
         scattered, nested = frozenset[str](), ""
         if files := pickle_files(source):
@@ -229,7 +229,7 @@ def _read_weights(
 def read_weight_file(path: Path) -> Checkpoint:
     """Read the header of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
     source = FolderSource(path.parent, path.name)
-    with _errors_name_source(source):
+    with errors_name_source(source):
         header = read_header(source, path.name, FIRST_READ)
     return Checkpoint(
         source, {}, {tensor.name: tensor for tensor in header.tensors}, header.metadata, (path.name,), {}
@@ -264,7 +264,7 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             error=partial(RefusedError, source=source.place),
         )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG, source=source.place)
-    with _errors_name_source(source):
+    with errors_name_source(source):
         config = _read_object(source, file, is_target=is_target)
         count = _count_keys(config)
         check(

@@ -83,7 +83,7 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
 
     def fault(text: str) -> UnreadableError:
         return UnreadableError(
-            f"{server}/metrics {text}; {names.title}'s /metrics was expected: check the URL of --run-in",
+            f"{server}/metrics {text}; {names.title}'s /metrics was expected: check this URL",
             options=("--run-in",),
         )
 

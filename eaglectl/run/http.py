@@ -38,7 +38,7 @@ SHOWN_BYTES = 4 * MAX_TEXT
 # of the environment: the bearer token of a server, ours before vLLM's own
 TOKENS = ("EAGLECTL_SERVER_TOKEN", "VLLM_API_KEY")
 BREAKS = re.compile(r"(?:\\[nrt]|\s)+")
-CHECK = "check the URL of --run-in, and the server's log"
+CHECK = "check this URL, and the server's log"
 
 
 class Server(Struct, frozen=True):
@@ -172,7 +172,7 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
                     place = server.shown(response.headers.get("location", "nowhere"))
                     raise UnreadableError(
                         f"{server}{path} redirects ({response.status_code}) to {place}; eaglectl follows no"
-                        " redirects: if you trust it, pass its URL with --run-in",
+                        " redirects: if you trust it, pass its URL",
                         options=("--run-in",),
                     )
                 return response.status_code, await _body(f"{server}{path}", response)

@@ -30,6 +30,7 @@ from eaglectl.files.opcodes import (
 from eaglectl.files.pickles import NAMES, TorchFile, UnfitTensorError, state_views
 from eaglectl.files.source import FolderSource
 from tests.builders import contents, refusal
+from tests.conftest import FIXTURES
 from tests.hub import client_hub
 from tests.modules import modules
 from tests.pickles import (
@@ -407,6 +408,13 @@ def test_every_command_that_looks_refuses_in_the_same_words(
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(headers_only=True))
     assert "EGL002" in {finding.rule.id for finding in report.findings}
     assert report.verdict == "fail"
+
+
+@pytest.mark.parametrize("command", ["inspect", "diff", "convert", "ready"])
+def test_every_command_names_the_folder_of_a_broken_pickle(command: str, tmp_path: Path) -> None:
+    folder = pickled_folder(tmp_path, BOTH[:200])
+    others = {"diff": [folder], "ready": ["--target", FIXTURES / "target"]}.get(command, [])
+    assert f"{folder}: pytorch_model.bin is not a torch file" in refusal(3, command, folder, *others)
 
 
 def test_pieces_of_a_table_that_overlap_are_refused(tmp_path: Path) -> None:
