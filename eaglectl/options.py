@@ -306,7 +306,9 @@ def with_keywords(function: F) -> F:
         if isinstance(kind, type) and issubclass(kind, Options)
     }
     options = {name: option for record in records.values() for name, option in options_of(record).items()}
-    names = {f"--{name.replace('_', '-')}": name for name in signature.parameters} | {"-o": "out"}
+    names = {f"--{name.replace('_', '-')}": name for name in signature.parameters}
+    if "out" in names.values():
+        names["-o"] = "out"
     for option in options.values():
         names |= _names_by_flag(option)
 
@@ -362,6 +364,7 @@ def _fill(
     """
     fields_given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
     bound = signature.bind_partial(*arguments, **keywords).arguments
+    _check_paths(function, signature, bound)
     for parameter, record in records.items():
         value, kind = bound.get(parameter), signature.parameters[parameter].annotation
         # not `destination` of upload, which may be a text too
@@ -384,6 +387,15 @@ def _fill(
     if fields_given:
         wrong = next(iter(fields_given))
         raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}{_hint(wrong, names)}")
+
+
+def _check_paths(function: str, signature: inspect.Signature, bound: Mapping[str, Any]) -> None:
+    """Raise TypeError for a value that can be no path where a path is taken."""
+    for name, value in bound.items():
+        kinds = get_args(signature.parameters[name].annotation)
+        is_missing = value is None and type(None) not in kinds
+        if str in kinds and (is_missing or isinstance(value, bytes | int | float)):
+            raise TypeError(f"{function}() takes a path or a name as {name}, not {value!r}")
 
 
 def _hint(wrong: str, names: Mapping[str, str]) -> str:

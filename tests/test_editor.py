@@ -62,6 +62,8 @@ def test_mypy_accepts_a_script_and_refuses_each_wrong_call(tmp_path: Path) -> No
         ("validate", "no_engines", "; use has_engines=False"),
         ("smoke", "num_speculative_tokens", "; use k=..."),
         ("inspect", "colour", ""),
+        ("inspect", "out", ""),
+        ("convert", "o", "; use out=..."),
     ],
 )
 def test_a_wrong_keyword_is_answered_with_the_right_one(function: str, keyword: str, answer: str) -> None:
