@@ -11,9 +11,9 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2563,
+    "api": 2567,
     "cli": 404,
-    "commands": 1685,
+    "commands": 1686,
     "conversion": 1944,
     "drafter": 775,
     "engines": 1664,
@@ -21,7 +21,7 @@ BUDGETS = {
     "formats": 2358,
     "in_engine": 432,
     "judge": 2654,
-    "modules": 1523,
+    "modules": 1533,
     "publish": 706,
     "reference": 927,
     "report": 1659,

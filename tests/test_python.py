@@ -99,6 +99,38 @@ def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Pa
     assert message in str(caught.value)
 
 
+NUMBERS = [
+    {"temperature": -1.0},
+    {"temperature": float("nan")},
+    {"max_tokens": 0},
+    {"k": 0},
+    {"timeout": 0.0},
+]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS, ids=str)
+@pytest.mark.parametrize("function", [eaglectl.smoke, eaglectl.diagnose, eaglectl.ready])
+def test_a_number_with_which_nothing_runs_is_a_wrong_call(function: Any, numbers: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(numbers))):
+        # a target without weights: nothing is run
+        function(FIXTURES / "producers/vllm/native", FIXTURES / "target", **numbers)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
+        (eaglectl.inspect, (None,), "inspect() takes a path or a name as source, not None"),
+        (eaglectl.validate, (b"drafter",), "as source, not b'drafter'"),
+        (eaglectl.diff, (TINY, 5), "diff() takes a path or a name as b, not 5"),
+        (eaglectl.convert, (TINY, True), "as out, not True"),
+        (eaglectl.ready, (TINY, 0.5), "as target, not 0.5"),
+    ],
+)
+def test_what_is_no_path_is_a_wrong_type(function: Any, arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        function(*arguments)
+
+
 def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
     assert "pass another -o, or --force to replace it" in call("convert", TINY, "-o", tmp_path).err
     with pytest.raises(eaglectl.UsageError, match="another out, or"):  # and Python its words after it

@@ -22,7 +22,7 @@ from eaglectl.api.options import (
     is_server,
 )
 from eaglectl.api.runs import Runs
-from eaglectl.api.smoke import repair_command, smoke_drafts
+from eaglectl.api.smoke import check_numbers, repair_command, smoke_drafts
 from eaglectl.api.validate import validate
 from eaglectl.conversion.plan import parse_reading
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
@@ -99,6 +99,7 @@ def diagnose(
 
 def _check_diagnosis(options: DiagnoseOptions) -> None:
     # raise UsageError for options that contradict each other, before anything is loaded
+    check_numbers(options)
     check(
         (
             options.expected is not None and not 1 < options.expected <= options.k + 1,

@@ -402,6 +402,23 @@ def load_only(
     return replace(load(job), trust_remote_code=trust_remote_code)
 
 
+def check_numbers(options: SmokeOptions | DiagnoseOptions | ReadyOptions) -> None:
+    """Raise UsageError for numbers with which nothing can be run."""
+    check_timeout(options.timeout)
+    check(
+        (
+            not (0 <= options.temperature < inf and 0 <= options.seed < 1 << 63),
+            "--temperature and --seed must be 64-bit numbers of at least 0",
+            ("--temperature",),
+        ),
+        (
+            options.k < 1 or options.max_tokens < 1,
+            "-k and --max-tokens must be at least 1",
+            ("-k",),
+        ),
+    )
+
+
 def _check(options: SmokeOptions) -> None:
     # raise UsageError for options that do not fit each other or the chosen engine
     check(
@@ -411,22 +428,16 @@ def _check(options: SmokeOptions) -> None:
             ("--trust-remote-code",),
         )
     )
-    check_timeout(options.timeout)
+    check_numbers(options)
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     engine, least = _choose_engine(options.run_in), options.max_regression
     argument = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
     has_argument = options.engine_arguments or options.tensor_parallel_size > 1
-    is_number = 0 <= options.temperature < inf and 0 <= options.seed < 1 << 63
     check(
         (
             has_argument and engine not in INSTALLED,
             f"{argument} is for an installed engine: pass --run-in vllm or --run-in sglang",
             ("--run-in",),
-        ),
-        (
-            not is_number,
-            "--temperature and --seed must be 64-bit numbers of at least 0",
-            ("--temperature",),
         ),
         (
             least is not None and options.against is None,
@@ -442,11 +453,6 @@ def _check(options: SmokeOptions) -> None:
             options.window is not None and not is_rising(options.window),
             f"--window {','.join(map(str, options.window or ()))}: {NUMBERS} was expected",
             ("--window",),
-        ),
-        (
-            options.k < 1 or options.max_tokens < 1,
-            "-k and --max-tokens must be at least 1",
-            ("-k",),
         ),
     )
     _check_server(options, engine)

@@ -25,7 +25,7 @@ from eaglectl.api.options import (
     ValidateOptions,
 )
 from eaglectl.api.outputs import judge_plan, notes_of
-from eaglectl.api.smoke import published_beside, smoke_drafts
+from eaglectl.api.smoke import check_numbers, published_beside, smoke_drafts
 from eaglectl.api.validate import validate
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading, Verdict
@@ -120,6 +120,7 @@ def ready(
     """
     source, target, options = os.fspath(source), as_target(target), options or ReadyOptions()
     start = time.perf_counter()
+    check_numbers(options)
     requests = _requests(options)
     report_step(on_progress, "reading the files")
     if target.place is None:
