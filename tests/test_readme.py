@@ -15,6 +15,7 @@ import yaml
 
 from docs import blocks
 from eaglectl.cli.app import make_app
+from eaglectl.engines.registry import ENGINES
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.hub import PUBLISHER, User, publishing_hub
@@ -40,6 +41,19 @@ def test_thirty_seconds_of_the_readme_show_what_it_is_for_whom_and_the_command()
     assert (
         "$ eaglectl ready mine --target target" in first and "converted 2.78 tokens per target step" in first
     )
+
+
+def test_what_ran_where_has_the_sums_of_the_records() -> None:
+    text = " ".join(README.read_text().split())
+    sums = []
+    for engine in ("vllm", "sglang", "llama.cpp"):
+        *earlier, _ = ENGINES[engine].runs.values()
+        records = [record for runners in earlier for record in runners.values()]
+        sums.append((sum(r.drafters for r in records), sum(r.agreed for r in records)))
+    (vllm, agreed), (sglang, sglang_agreed), (llamacpp, llamacpp_agreed) = sums
+    assert f", {vllm} runs of drafters" in text and f", {sglang} runs: " in text
+    assert f"it agrees on {agreed} and {sglang_agreed}." in text
+    assert f"0.3.35, {llamacpp} runs: on {llamacpp_agreed}," in text
 
 
 def test_a_person_reads_fourteen_pages_of_150_lines() -> None:
