@@ -183,10 +183,10 @@ def test_a_quantisation_that_is_not_multiplied_out_is_named(prompts: Path, tmp_p
     source = quantised(tmp_path)
     tensors = load_file(source / "model.safetensors")
     name = next(name for name in tensors if name.endswith("q_proj.weight"))
-    tensors[f"{name}_zero_point"] = torch.zeros(1)
+    tensors[f"{name}_g_idx"] = torch.zeros(1)
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     done = smoke(prompts, drafter=source)
-    assert done.code == 1 and "self_attn.q_proj.weight_zero_point: the reference runs" in done.err
+    assert done.code == 1 and "self_attn.q_proj.weight_g_idx: the reference runs" in done.err
 
 
 def test_the_drift_probe_measures_four_conditions_to_depth_7(prompts: Path) -> None:
