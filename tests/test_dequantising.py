@@ -3,13 +3,14 @@
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 import eaglectl
 from eaglectl.conversion import dequantising, rewriting
+from eaglectl.errors import RefusedError
 from eaglectl.reference.quantised import dequantised_rows
 from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, read_safetensors, refusal
 from tests.validation.test_quantisation import MODULES, packed, scaled
@@ -432,6 +433,37 @@ def test_three_bits_that_go_over_the_ends_of_words_are_refused() -> None:
     }
     with pytest.raises(eaglectl.RefusedError, match=r"fc\.qzeros: the reference runs"):
         dequantised_rows("fc", parts, {"quant_method": "gptq", "bits": 3})
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16}
+# parts that do not fit the others: how the module is made, and what takes a part's place
+MISFITS: dict[str, tuple[Callable[[str], tuple[dict[str, Stored | None], list[float]]], str, Stored]] = {
+    "a group that is not there": (gptq, "g_idx", ("I32", (48,), struct.pack("<48i", *[99] * 48))),
+    "a group below 0": (gptq, "g_idx", ("I32", (48,), bytes([255]) * 4 * 48)),
+    "few groups": (gptq, "g_idx", ("I32", (3,), bytes(12))),
+    "few zeros": (gptq, "qzeros", ("I32", (1, 2), bytes(8))),
+    "zeros without an axis": (awq, "qzeros", ("I32", (), bytes(4))),
+    "no scale": (int8, "weight_scale", ("F32", (0,), b"")),
+    "a scale of three axes": (nvfp4, "weight_scale_2", ("F32", (2, 3, 4), bytes(96))),
+    "a scale of more columns": (int8, "weight_scale", ("F32", (1, 1, 2), bytes(8))),
+    "an empty shape": (asymmetric, "weight_shape", ("I64", (0,), b"")),
+    "a shape of no words": (asymmetric, "weight_shape", ("I64", (2,), bytes(16))),
+    "zero points of other rows": (asymmetric, "weight_zero_point", ("I32", (1, 7), bytes(28))),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_parts_that_do_not_fit_are_no_fault_of_eaglectl(name: str, tmp_path: Path) -> None:
+    make, part, instead = MISFITS[name]
+    stored, _ = make("fc")
+    assert f"fc.{part}" in stored
+    stored[f"fc.{part}"] = instead
+    parts = {place.rpartition(".")[2]: value for place, value in stored.items() if value is not None}
+    with pytest.raises(RefusedError, match="fc: the parts of its quantised weight do not fit each other"):
+        dequantised_rows("fc", parts)
+    folder = drafter_folder(tmp_path, config={"quantization_config": GPTQ}, tensors=stored)
+    for words in (("inspect",), ("validate",), ("convert", "--for", "sglang", "-o", tmp_path / "out")):
+        assert call(words[0], folder, *words[1:]).code in (0, 1, 2, 3)  # and not 70
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

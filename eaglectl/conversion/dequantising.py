@@ -93,23 +93,28 @@ def _dequantised(checkpoint: Checkpoint, drafter: Drafter, module: str) -> Tenso
             f"dequantising {module} needs torch; install eaglectl with its torch extra: pip install"
             " '.[torch]' in a checkout"
         )
-    from eaglectl.reference.quantised import WORD, ZERO, dequantised_rows, number_bits  # late: it loads torch
+    # late: it loads torch
+    from eaglectl.reference.quantised import WORD, ZERO, dequantised_rows, fitting, number_bits
 
     stored = {name: tensor.stored[0] for name, tensor in _parts(drafter, module).items()}
     parts = {name.rpartition(".")[2]: stored[name] for name in stored if not name.endswith(NOT_OF_WEIGHTS)}
     shape = expected_shape(name := f"{module}.weight", drafter.dims) or ()
 
-    packed, unit = parts.get("weight_packed"), WORD
-    if packed and ZERO in parts:
-        unit = WORD // number_bits(shape[1], checkpoint.tensors[packed].shape[1])
+    packed = parts.get("weight_packed")
 
     def make(start: int, stop: int) -> Any:
-        size, rows = shape[0], range(start, stop)
-        if "qweight" in parts or ZERO in parts:  # whole words
-            rows = range(start // unit * unit, min(-(-stop // unit) * unit, size))
-        taken = {part: _rows(checkpoint, place, size, rows, unit) for part, place in parts.items()}
-        numbers = dequantised_rows(module, taken, drafter.quantisation)
-        return numbers[start - rows.start : stop - rows.start]
+        size, rows, unit = shape[0], range(start, stop), WORD
+        with fitting(module):
+            if packed and ZERO in parts:
+                unit = WORD // number_bits(shape[1], checkpoint.tensors[packed].shape[1])
+            if "qweight" in parts or ZERO in parts:  # whole words
+                rows = range(start // unit * unit, min(-(-stop // unit) * unit, size))
+            taken = {part: _rows(checkpoint, place, size, rows, unit) for part, place in parts.items()}
+            numbers = dequantised_rows(module, taken, drafter.quantisation)
+            numbers = numbers[start - rows.start : stop - rows.start]
+            if numbers.shape != (stop - start, *shape[1:]):
+                raise ValueError(f"{list(numbers.shape)} numbers of {list(shape)}")
+        return numbers
 
     try:
         make(0, 1)

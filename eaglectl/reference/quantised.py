@@ -5,13 +5,14 @@ and W4A4 kernels do. Read in the compressed-tensors that vLLM 0.32.0 installs (c
 compressors/nvfp4), and in its quantization/modelopt.py, auto_awq.py:70 and auto_gptq.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, input_error
 from eaglectl.files.pickles import SAFETENSORS_DTYPES
 
 Weights = Mapping[str, torch.Tensor]
@@ -40,15 +41,28 @@ def dequantised(
         module, _, part = name.rpartition(".")
         modules.setdefault(module, {})[part] = tensor
     for module, parts in modules.items():
-        if (len(parts) > 1 and "weight" in parts) or "weight_packed" in parts:
-            plain[f"{module}.weight"] = _weight(module, parts, dtype)
-        elif "qweight" in parts:
-            # GPTQ's first format stores one less than a zero
-            less = int((config or {}).get("checkpoint_format") != "gptq_v2")
-            plain[f"{module}.weight"] = _by_words(module, parts, dtype, less)
-        elif lost := OTHERS & parts.keys():
-            raise _refusal(module, min(lost))
+        with fitting(module):
+            if (len(parts) > 1 and "weight" in parts) or "weight_packed" in parts:
+                plain[f"{module}.weight"] = _weight(module, parts, dtype)
+            elif "qweight" in parts:
+                # GPTQ's first format stores one less than a zero
+                less = int((config or {}).get("checkpoint_format") != "gptq_v2")
+                plain[f"{module}.weight"] = _by_words(module, parts, dtype, less)
+            elif lost := OTHERS & parts.keys():
+                raise _refusal(module, min(lost))
     return plain
+
+
+@contextmanager
+def fitting(module: str) -> Iterator[None]:
+    """Raise RefusedError where the arithmetic on the parts of a module fails: the file has their shapes."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, StopIteration, ValueError) as error:
+        about = (
+            f"{module}: the parts of its quantised weight do not fit each other ({error}); quantise it again"
+        )
+        raise input_error(error) or RefusedError(about) from None
 
 
 def dequantised_rows(
@@ -62,11 +76,12 @@ def dequantised_rows(
     as `dequantised` does.
     """
     dtypes = {stored: getattr(torch, name) for name, stored in SAFETENSORS_DTYPES.items()}
-    tensors = {
-        f"{module}.{part}": torch.frombuffer(bytearray(raw), dtype=dtypes[dtype]).reshape(shape)
-        for part, (dtype, shape, raw) in parts.items()
-    }
-    return dequantised(tensors, config, torch.float64)[f"{module}.weight"].numpy()
+    with fitting(module):
+        tensors = {
+            f"{module}.{part}": torch.frombuffer(bytearray(raw), dtype=dtypes[dtype]).reshape(shape)
+            for part, (dtype, shape, raw) in parts.items()
+        }
+        return dequantised(tensors, config, torch.float64)[f"{module}.weight"].numpy()
 
 
 def block_size(size: int, count: int) -> int:
@@ -135,6 +150,8 @@ def _by_words(module: str, parts: Weights, dtype: torch.dtype, less: int) -> tor
     numbers = _of_words(words, count, is_awq) if is_awq else _of_words(words.T, count, is_awq).T
     places = torch.arange(len(numbers)) // (len(numbers) // len(scales))
     groups = parts.get("g_idx", places).long()
+    if bool((groups < 0).any()):
+        raise ValueError("g_idx names a group below 0")
     return ((numbers - offsets[groups]).to(dtype) * scales[groups]).T.contiguous()
 
 
@@ -156,7 +173,10 @@ def _integers(packed: torch.Tensor, columns: int, bits: int) -> torch.Tensor:
     """Return the numbers [rows, columns] of words [rows, words]; each is stored above half of its range."""
     shifts = bits * torch.arange(WORD // bits, device=packed.device)
     numbers = (packed.long()[..., None] >> shifts) & ((1 << bits) - 1)
-    return (numbers.flatten(-2)[..., :columns] - (1 << bits - 1)).float()
+    numbers = numbers.flatten(-2)[..., :columns]
+    if numbers.shape[-1] != columns:
+        raise ValueError(f"{numbers.shape[-1]} numbers in words, of {columns}")
+    return (numbers - (1 << bits - 1)).float()
 
 
 def _spread(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -169,4 +189,6 @@ def _spread(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         if scale.shape[axis] > 1:
             block = block_size(size, scale.shape[axis])
             scale = scale.repeat_interleave(block, axis).narrow(axis, 0, size)
+    if torch.broadcast_shapes(scale.shape, shape) != shape:
+        raise ValueError(f"a scale of {list(scale.shape)} on {list(shape)}")
     return scale
