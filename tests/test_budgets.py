@@ -17,7 +17,7 @@ BUDGETS = {
     "conversion": 1948,
     "drafter": 775,
     "engines": 1664,
-    "files": 2772,
+    "files": 2773,
     "formats": 2358,
     "in_engine": 432,
     "judge": 2654,

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eaglectl.files import hub as hub_module
 from eaglectl.files.checkpoint import open_source, read_checkpoint
+from eaglectl.files.source import is_hub_name, is_repo_name
 from tests.builders import (
     HIDDEN,
     Outcome,
@@ -36,6 +39,22 @@ from tests.processor import within
 SHARDS = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
 BIG = floats("big", 10_240, 16)  # 327,680 bytes: read by ranges, not whole
 BIG_TENSORS, BIG_CONFIG = {"embed_tokens.weight": BIG}, {"vocab_size": 10_240}
+
+
+NAME_PARTS = ("a", "Z0", "_", ".", "-", "/", "git", ".git", "--", "..")
+
+
+@given(st.lists(st.sampled_from(NAME_PARTS), min_size=1, max_size=8))
+def test_a_name_that_is_taken_is_one_that_the_client_takes(parts: list[str]) -> None:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    name = "".join(parts)
+    try:
+        validate_repo_id(name)
+        is_allowed = name.count("/") == 1 and name[0].isalnum() and name.partition("/")[2][0].isalnum()
+    except HFValidationError:
+        is_allowed = False
+    assert is_repo_name(name) == is_hub_name(name) == is_allowed
 
 
 @pytest.fixture

@@ -376,7 +376,7 @@ def test_a_repository_that_was_not_made_as_asked_for_is_not_written(
         assert_holds(hub.repos[NAME], folder, "main")
 
 
-@pytest.mark.parametrize("repo", ["drafter", "org/drafter@v1", "a/b/c", "/org/x", "org/../x"])
+@pytest.mark.parametrize("repo", ["drafter", "org/drafter@v1", "a/b/c", "/org/x", "org/../x", "o/a--b"])
 def test_a_name_that_is_none_is_usage(hub: LoopbackHub, folder: Path, repo: str) -> None:
     refused(call("upload", folder, repo), 2)
     assert "no such folder" in refused(call("upload", "nowhere", NAME), 3)

@@ -31,12 +31,14 @@ from eaglectl.shell import quote
 from eaglectl.text import listed
 
 SCHEME = "hf://"
-REPO = r"(?a)[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+# what the Hub refuses in a name: -- or .. in it, and .git, - or . at an end
+REFUSED = r"(?![\w./-]*(?:--|\.\.|[.-]/|(?:\.git|[.-])(?![\w./-])))"
+REPO = rf"(?a){REFUSED}[A-Za-z0-9][\w.-]{{0,95}}/[A-Za-z0-9][\w.-]{{0,95}}"
 # a revision has no colon (git's rule for names of branches), a folder in the repository follows one
 REST = r"(@[^\s:]+)?(:[^\s:@]+)?"
 NAME = rf"{REPO}{REST}"
 # names from before there were organisations have no org/
-OLD_NAME = rf"(?a)([A-Za-z0-9][\w.-]{{0,95}}/)?[A-Za-z0-9][\w.-]{{0,95}}{REST}"
+OLD_NAME = rf"(?a){REFUSED}([A-Za-z0-9][\w.-]{{0,95}}/)?[A-Za-z0-9][\w.-]{{0,95}}{REST}"
 
 
 def is_hub_name(text: str) -> bool:
