@@ -23,7 +23,7 @@ BUDGETS = {
     "judge": 2654,
     "modules": 1533,
     "publish": 706,
-    "reference": 943,
+    "reference": 945,
     "report": 1659,
     "run": 4482,
     "target": 334,

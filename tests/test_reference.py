@@ -280,6 +280,14 @@ def test_quantised_weights_are_multiplied_out(method: str) -> None:
     assert set(plain) == {"fc.weight", "norm.weight"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_zero_points_of_floating_point_numbers_are_refused(dtype: torch.dtype) -> None:
+    stored = {"fc.weight": torch.zeros(1, 16, dtype=dtype), "fc.weight_scale": torch.ones(1, 1)}
+    assert set(dequantised(stored)) == {"fc.weight"}
+    with pytest.raises(eaglectl.RefusedError, match=r"fc\.weight_zero_point: .*--run-in vllm"):
+        dequantised({**stored, "fc.weight_zero_point": torch.zeros(1, 1)})
+
+
 @pytest.mark.parametrize("part", ["pre_quant_scale", "weight_g_idx"])
 def test_other_quantisations_are_refused_by_the_part(part: str) -> None:
     packed = torch.zeros(1, 1, dtype=torch.int32)

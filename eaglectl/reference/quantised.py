@@ -131,6 +131,8 @@ def _weight(module: str, parts: Weights, dtype: torch.dtype) -> torch.Tensor:
     else:
         values = stored
     if (zero := parts.get(ZERO)) is not None:
+        if stored.dtype not in (torch.int32, torch.int8):  # floating-point numbers are symmetric
+            raise _refusal(module, ZERO)
         if bits:  # packed too, along the rows
             zero = _integers(zero.T, len(values), bits).T
         values = values.to(dtype) - _spread(zero.to(dtype), values.shape)
