@@ -85,12 +85,15 @@ def int8(module: str) -> tuple[dict[str, Stored | None], list[float]]:
     return stored, [value * scales[i // columns] for i, value in enumerate(values)]
 
 
-def words(numbers: list[list[int]], order: tuple[int, ...] = tuple(range(8))) -> bytes:
-    """Rows of 4-bit numbers, eight in a word; `order` has the number of each place in a word."""
+def words(numbers: list[list[int]], order: tuple[int, ...] = (), bits: int = 4) -> bytes:
+    """Rows of numbers, as many in a word as fit; `order` has the number of each place in a word."""
+    order = order or tuple(range(32 // bits))
     return b"".join(
-        struct.pack("<I", sum(row[at + number] << 4 * place for place, number in enumerate(order)))
+        struct.pack(
+            "<I", sum(number << bits * order.index(i) for i, number in enumerate(row[at : at + len(order)]))
+        )
         for row in numbers
-        for at in range(0, len(row), 8)
+        for at in range(0, len(row), len(order))
     )
 
 
@@ -158,18 +161,21 @@ def awq(module: str) -> tuple[dict[str, Stored | None], list[float]]:
     return stored, multiplied(numbers, zeros, scales, group, 0)
 
 
-def asymmetric(module: str, groups: int = 3) -> tuple[dict[str, Stored | None], list[float]]:
-    """A module in 4 bits as compressed-tensors packs it: zero points are packed along the rows."""
+def asymmetric(module: str, bits: int = 4, groups: int = 3) -> tuple[dict[str, Stored | None], list[float]]:
+    """A module in a few bits as compressed-tensors packs it: zero points are packed along the rows."""
     _, (rows, columns), _ = drafter_tensors()[f"{module}.weight"]
-    numbers = [[(7 * i + 3 * j + i * j) % 16 for j in range(columns)] for i in range(rows)]
-    zeros = [[(5 * i + 9 * j) % 16 for i in range(rows)] for j in range(groups)]
+    numbers = [[(7 * i + 3 * j + i * j) % (1 << bits) for j in range(columns)] for i in range(rows)]
+    zeros = [[(5 * i + 9 * j) % (1 << bits) for i in range(rows)] for j in range(groups)]
     scales = [struct.unpack("<f", struct.pack("<f", 1 / (3 + i)))[0] for i in range(rows * groups)]
-    turned = words(zeros)  # [groups, rows / 8], to be turned
-    count = rows // 8
+    turned = words(zeros, bits=bits)  # [groups, rows / those of a word], to be turned
+    count = math.ceil(rows / (32 // bits))
     places = [4 * (group * count + at) for at in range(count) for group in range(groups)]
     stored: dict[str, Stored | None] = {
         f"{module}.weight": None,
-        f"{module}.weight_packed": ("I32", (rows, columns // 8), words(numbers)),
+        f"{module}.weight_packed": (
+            *("I32", (rows, math.ceil(columns / (32 // bits)))),
+            words(numbers, bits=bits),
+        ),
         f"{module}.weight_scale": ("F32", (rows, groups), floats32(*scales)[2]),
         f"{module}.weight_zero_point": (
             *("I32", (count, groups)),
@@ -209,19 +215,21 @@ def outcomes(folder: Path, *engines: str) -> list[str]:
     return [verdict.outcome for verdict in eaglectl.inspect(str(folder), engines=engines).requested]
 
 
-ASYMMETRIC = {
-    "quant_method": "compressed-tensors",
-    "format": "pack-quantized",
-    "config_groups": {
-        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "symmetric": False, "group_size": 16}}
-    },
-    "ignore": ["lm_head"],
-}
+def asymmetric_table(bits: int) -> dict[str, object]:
+    weights = {"num_bits": bits, "symmetric": False, "group_size": 16}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+
+
 CASES = {
     "4 bits with zero points": (
         lambda: asymmetric("fc"),
         "fc",
-        ASYMMETRIC,
+        asymmetric_table(4),
         ("sglang", "differs"),
         ("ignore", ["lm_head", "fc", "model.fc"]),
     ),
@@ -414,6 +422,22 @@ def test_a_method_that_the_reference_does_not_read_is_refused_with_an_engine_tha
     text = refusal(1, "convert", folder, "--for", "sglang", "-o", tmp_path / "out")
     assert "builds fc without quantisation" in text
     assert "--for vllm" in text or "no known release" in text
+
+
+@pytest.mark.parametrize("bits", [3, 5])
+def test_a_packed_fc_whose_shape_its_bits_do_not_give_is_named(bits: int, tmp_path: Path) -> None:
+    config = {"quantization_config": asymmetric_table(bits)}
+    folder = drafter_folder(
+        tmp_path, config=config, tensors={**scaled(*MODULES), **asymmetric("fc", bits)[0]}
+    )
+    assert "fc is packed, and config.json does not state" in refusal(1, "inspect", folder)
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_zero_points_are_those_of_the_groups(bits: int) -> None:
+    stored, numbers = asymmetric("fc", bits)
+    parts = {part.rpartition(".")[2]: value for part, value in stored.items() if value is not None}
+    assert dequantised_rows("fc", parts).flatten().tolist() == numbers
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
     Raises RefusedError if neither shapes nor config give one, or if they contradict each other.
     """
-    _check_packing(keys, names)
     shapes = _logical_shapes(keys, names)
+    _check_packing(keys, names, shapes)
     _check_module(names)
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
         raise RefusedError(
@@ -101,7 +101,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
     )
 
 
-def _check_packing(keys: Keys, names: Names) -> None:
+def _check_packing(keys: Keys, names: Names, shapes: Shapes) -> None:
     ends = (PACKERS.get(name.rpartition(".")[2]) for name in names.unknown)
     quantiser = next(filter(None, ends), "")
     check(
@@ -116,6 +116,11 @@ def _check_packing(keys: Keys, names: Names) -> None:
         (
             packed_bits(keys.config)[0] == "bitsandbytes",
             "the weights are packed by bitsandbytes, and have other shapes: convert the unquantised drafter",
+        ),
+        (
+            "fc.weight" not in shapes and bool(packed_names("fc") & names.tensors.keys()),
+            "fc is packed, and config.json does not state that its numbers have 2, 4 or 8 bits: convert the"
+            " unquantised drafter",
         ),
         error=RefusedError,
     )
