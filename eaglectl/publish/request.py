@@ -50,8 +50,8 @@ class Destination(Options, frozen=True):
         """Raise UsageError for names that the Hub does not allow."""
         if not is_repo_name(self.repo):
             raise UsageError(
-                f"{self.repo}: org/name was expected, without -- or .. in it and .git, - or . at an end; pass a"
-                " branch with --revision",
+                f"{self.repo}: org/name was expected, without -- or .. in it and .git, - or . at an end; pass"
+                " a branch with --revision",
                 options=("--revision",),
             )
         _check_ref("--revision", "branch", self.revision)
