@@ -230,11 +230,17 @@ def _captures_others(case: Case) -> bool:
     return COMMON["aux-layers"](case) and not _captures_another_count(case)
 
 
+def _positions(case: Case) -> int:
+    """Return max_position_embeddings as a release takes it: raised to the target's length."""
+    positions = case.view.reach[0]
+    is_raised = is_since("0.27.0", case.release)  # config/speculative.py 0.27.0:1165
+    return max(positions, int(_served_length(case))) if is_raised else positions
+
+
 def _table_length(case: Case) -> float:
     """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.33.0)."""
-    positions, kind, factor, original = case.view.reach
-    if is_since("0.27.0", case.release):  # it is raised (config/speculative.py 0.27.0:1165)
-        positions = max(positions, int(_served_length(case)))
+    _, kind, factor, original = case.view.reach
+    positions = _positions(case)
     # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
     if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
         length = original * factor
@@ -334,17 +340,19 @@ def _lengthens(case: Case) -> bool:
     return is_long and table.get("short_factor") != table.get("long_factor")
 
 
-def _misscales(view: View) -> bool:
+def _misscales(case: Case) -> bool:
     """Whether the factor of a longrope on cos and sin is another one than transformers computes."""
-    positions, kind, _, original = view.reach
+    positions, kind, _, original = case.view.reach
     if kind not in UNSCALED_LENGTHS[:2] or not original or original <= 1:
         return False
     numbers = {
-        key: value for key, value in view.rope_table.items() if isinstance(value, int | float) and value > 0
+        key: value
+        for key, value in case.view.rope_table.items()
+        if isinstance(value, int | float) and value > 0
     }
     default, other = (
         sqrt(1 + log(max(ratio, 1)) / log(original))
-        for ratio in (positions / original, numbers.get("factor", positions / original))
+        for ratio in (_positions(case) / original, numbers.get("factor", positions / original))
     )
     factors = {numbers.get(key, default) for key in LONGROPE_FACTORS}
     return not all(
@@ -510,7 +518,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: SLIDING in (layer_types(view) or ()) and "sliding_window" not in view.flat
     ),
     "longrope": _lengthens,
-    "longrope-factor": when(_misscales),
+    "longrope-factor": _misscales,
     "output-bias-overstated": when(
         lambda view: view.flat.get("bias") is True and not ATTENTION_BIASES & view.features
     ),

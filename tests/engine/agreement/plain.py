@@ -397,6 +397,10 @@ LLAMA_3: dict[str, Edit] = {
         longrope(**SHORT_LISTS, original_max_position_embeddings=ABSENT),
         config(original_max_position_embeddings=32),
     ),
+    # trained with a factor of 1, as the drafter's positions are the original ones
+    "rope_scaling longrope, the target's positions beyond": both(
+        longrope(short_factor=[1.0] * 16, long_factor=[1.0] * 16), config(max_position_embeddings=64)
+    ),
     "rope_scaling linear, trained without": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "rope_scaling yarn, another original length at the top": both(
         yarn(), config(original_max_position_embeddings=32)
