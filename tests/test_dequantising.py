@@ -225,6 +225,12 @@ def asymmetric_table(bits: int) -> dict[str, object]:
     }
 
 
+INT8_TABLE = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+    "ignore": ["lm_head", "re:.*fc"],
+}
 CASES = {
     "4 bits with zero points": (
         lambda: asymmetric("fc"),
@@ -236,12 +242,7 @@ CASES = {
     "INT8 with zero points": (
         lambda: asymmetric_int8("embed_tokens"),
         "embed_tokens",
-        {
-            "quant_method": "compressed-tensors",
-            "format": "int-quantized",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
-            "ignore": ["lm_head", "re:.*fc"],
-        },
+        INT8_TABLE,
         ("vllm", "fails"),
         ("ignore", ["lm_head", "re:.*fc", "embed_tokens", "model.embed_tokens"]),
     ),
@@ -263,12 +264,7 @@ CASES = {
     "INT8": (
         lambda: int8("embed_tokens"),
         "embed_tokens",
-        {
-            "quant_method": "compressed-tensors",
-            "format": "int-quantized",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
-            "ignore": ["lm_head", "re:.*fc"],
-        },
+        INT8_TABLE,
         ("vllm", "fails"),
         ("ignore", ["lm_head", "re:.*fc", "embed_tokens", "model.embed_tokens"]),
     ),
