@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1686,
     "conversion": 1948,
     "drafter": 775,
-    "engines": 1668,
+    "engines": 1667,
     "files": 2773,
     "formats": 2358,
     "in_engine": 432,

@@ -23,7 +23,7 @@ from eaglectl.engines.conditions import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.quantised import misbuilt, untargeted
+from eaglectl.engines.quantised import FLOATS, misbuilt, untargeted
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import Case, View
 from eaglectl.errors import RefusedError, UsageError
@@ -36,7 +36,6 @@ RUNNER = "default"
 LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
 # rope scalings that it builds for a Llama drafter (layers/rotary_embedding/factory.py 0.5.23:200-438)
 SCALINGS = ("default", "mrope", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
-FLOATS = ("BF16", "F16", "F32")
 # types of configs whose classes in transformers have a decoder's keys at the top, and no objects
 FLAT = ("llama", "qwen3", "deepseek_v2", "deepseek_v3", "kimi_k2")
 EMBEDDING = "embed_tokens.weight"
