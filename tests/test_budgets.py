@@ -17,7 +17,7 @@ BUDGETS = {
     "conversion": 1948,
     "drafter": 775,
     "engines": 1667,
-    "files": 2773,
+    "files": 2776,
     "formats": 2358,
     "in_engine": 432,
     "judge": 2654,

@@ -9,6 +9,7 @@ mark, is never removed. What a run moved aside lies in it as OLD, and stays unti
 """
 
 import atexit
+import errno
 import fcntl
 import itertools
 import os
@@ -132,7 +133,10 @@ def _make(folder: Path, lock: ExitStack) -> None:
 
 
 def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
-    """Lock a folder until `lock` closes. Raises OSError, for a new folder only where it is not there."""
+    """Lock a folder until `lock` closes. Raises OSError, for a new folder only where it is not there.
+
+    What was opened may have been removed since, and another folder made at its path.
+    """
     descriptor = os.open(folder, FOLDER)
     lock.callback(os.close, descriptor)
     try:
@@ -141,6 +145,8 @@ def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
         if flags:
             raise
         # folders cannot be locked here (NFS): then no run removes those of others
+    if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def _mark(folder: Path) -> Path:

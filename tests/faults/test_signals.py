@@ -1,5 +1,6 @@
 """What a signal leaves: nothing for SIGTERM and SIGHUP; for SIGKILL what the next run removes."""
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -9,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -132,6 +133,29 @@ def test_a_new_folder_that_another_run_sweeps_before_it_is_locked_is_made_again(
     monkeypatch.setattr(scratch, "_lock", lock)
     with scratch_folder(tmp_path) as folder:
         assert folder.is_dir() and names(tmp_path) == [swept[0].name]
+
+
+def test_a_folder_that_is_made_again_while_another_run_locks_the_one_before_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, folder = fcntl.flock, tmp_path / ".eaglectl.0123abcd.partial"
+    made: list[ExitStack] = []
+
+    def lock(descriptor: int, flags: int) -> None:
+        if not made:  # opened by this run, removed by another, and made again by its owner
+            made.append(ExitStack())
+            folder.rmdir()
+            scratch._make(folder, made[0])
+            (folder / "files").mkdir()
+        real(descriptor, flags)
+
+    folder.mkdir()
+    monkeypatch.setattr(fcntl, "flock", lock)
+    scratch.sweep(tmp_path, "eaglectl")
+    assert "files" in names(folder)
+    made[0].close()
+    scratch.sweep(tmp_path, "eaglectl")
+    assert names(tmp_path) == []
 
 
 def test_scratch_folders_of_dead_processes_are_swept_written_or_not(tmp_path: Path) -> None:
