@@ -107,7 +107,7 @@ def record(number: int) -> bytes:
 def test_of_many_at_once_each_is_whole_or_refused(tmp_path: Path, force: bool) -> None:
     out, threads = tmp_path / "out", 8
     for _ in range(20):
-        barrier = threading.Barrier(threads)
+        barrier = threading.Barrier(threads, timeout=60)  # one that fails before it leaves the others waiting
 
         def write(number: int, barrier: threading.Barrier = barrier) -> int | None:
             try:
