@@ -241,3 +241,21 @@ def test_a_list_of_other_values_is_no_fault_of_ours(bad: Any, tmp_path: Path) ->
     table = {**INT8_LAYERS, "config_groups": groups, "ignore": bad, "quantization": bad}
     judged = verdict(tmp_path, table, scaled(*MODULES), "vllm==0.32.0")
     assert judged.outcome in ("fails", "differs", "unknown")
+
+
+@pytest.mark.parametrize("usual", [{}, {"quantization_config": None}], ids=["absent", "null"])
+def test_the_earlier_name_of_the_config_is_read_and_written_by_the_usual_one(
+    usual: dict[str, Any], tmp_path: Path
+) -> None:
+    table = {**INT8_LAYERS, "ignore": ["lm_head", "model.fc"]}
+    folder = drafter_folder(tmp_path, config={"compression_config": table, **usual}, tensors=scaled(*MODULES))
+    told = eaglectl.inspect(str(folder), engines=["vllm==0.32.0", "sglang==0.5.23"])
+    assert [verdict.outcome for verdict in told.requested] == ["as trained", "as trained"]
+    assert call("convert", folder, "--for", "vllm", "-o", tmp_path / "out").code == 0
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert "compression_config" not in written and written["quantization_config"]["config_groups"]
+
+
+def test_a_config_without_quantised_weights_is_named_as_it_is_stored(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"compression_config": INT8_LAYERS})
+    assert "config has a compression_config and the file has no quantised" in call("validate", folder).out

@@ -205,6 +205,16 @@ def other_scaling(view: View) -> bool:
     return trained_kind(view) not in ("default", "yarn")
 
 
+def per_layer_keys(view: View) -> list[str]:
+    """Return the keys by which transformers 5.19 takes values of single layers, or refuses the config."""
+    layers = view.flat.get("per_layer_config")
+    is_without_effect = layers is None or (isinstance(layers, Mapping) and not any(layers.values()))
+    return [
+        *(() if is_without_effect else ("per_layer_config",)),
+        *(key for key in ("is_heterogeneous",) if key in view.flat),
+    ]
+
+
 def d2t_dtype(view: View) -> str:
     """Return the dtype of d2t as stored; "" without one."""
     table = view.drafter.tensors.get("d2t")
@@ -242,6 +252,7 @@ COMMON: Mapping[str, Condition] = {
         lambda view: not view.is_speculators and view.config.get("target_hidden_size", "absent") is None
     ),
     "parallel": has(Feature.PARALLEL),
+    "per-layer": when(per_layer_keys),
     "pipeline": when(in_stages),
     "partial-rotary": when(
         lambda view: trained_part(view) not in (1, view.flat.get("partial_rotary_factor"))
@@ -285,6 +296,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
     words = {
         "nested": listed(view.nested),
         "d2t_dtype": d2t_dtype(view),
+        "per_layer_keys": listed(per_layer_keys(view)),
         "model_type": view.flat.get("model_type"),
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),

@@ -152,6 +152,7 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "yarn-factor": misread_factor(takes_zeros=True),
     "rope-kind": when(lambda view: trained_kind(view) not in SCALINGS),
+    "rope-fourier": when(lambda view: view.reach[1] == "default" and view.rope_table.get("use_fope")),
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
     "positions": is_short(_context_length),

@@ -69,6 +69,7 @@ FOREIGN_ROPE_KEYS = {
     "rope_dim": ("default", "linear", "dynamic", "yarn", "llama3", *UNSCALED_LENGTHS[:2]),
     "alpha": ("dynamic",),
     "max_trained_positions": ("dynamic",),
+    "use_fope": ("default",),
 }
 # keys of attention that drafters are not trained with (deepseek_v2.py 0.32.0:1138, qwen3.py 0.32.0:189)
 OTHER_ATTENTION = {"mla": "index_topk", "qwen3": "dual_chunk_attention_config"}
@@ -525,7 +526,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "not-causal": when(lambda view: view.flat.get("is_causal") is False),
     "rope-foreign": when(
         lambda view: any(
-            key in view.rope_table and view.reach[1] in kinds for key, kinds in FOREIGN_ROPE_KEYS.items()
+            view.rope_table.get(key, False) is not False and view.reach[1] in kinds
+            for key, kinds in FOREIGN_ROPE_KEYS.items()
         )
     ),
     "drafting-length": lambda case: (

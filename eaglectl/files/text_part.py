@@ -29,11 +29,21 @@ def nested_parts(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key in DRAFTER_PARTS if isinstance(config.get(key), Mapping))
 
 
+def quantisation_key(config: Mapping[str, Any]) -> str:
+    """Return the key of a drafter's quantisation config: where the usual one is null, the first releases' of
+    compressed-tensors, as engines do.
+    """
+    key, earlier = "quantization_config", "compression_config"
+    return earlier if config.get(key) is None and earlier in config else key
+
+
 def lifted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a drafter's config without the objects of a multimodal one.
+    """Return a drafter's config without the objects of a multimodal one, and with keys by their usual names.
 
     Their keys come to the top where it has no decoder's; beside a decoder's keys they are another model's.
     """
-    top = {key: value for key, value in config.items() if key not in DRAFTER_PARTS}
+    usual, key = "quantization_config", quantisation_key(config)
+    others = {*DRAFTER_PARTS, usual} - {key}
+    top = {usual if name == key else name: value for name, value in config.items() if name not in others}
     parts = [text_part(config[key]) for key in nested_parts(config)]
     return top if "num_attention_heads" in top or not parts else {**parts[0], **top}

@@ -11,6 +11,7 @@ from eaglectl.errors import UnreadableError, check
 from eaglectl.files.budgets import MAX_DEPTH, MAX_MODULES, MAX_NAME, MAX_STEPS
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import QUANTISATION
+from eaglectl.files.text_part import quantisation_key
 from eaglectl.formats.config_keys import Keys
 
 # what marks an expression among names of modules; groups that repeat, or letters whose blanks do not count,
@@ -36,9 +37,10 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
     )
     if has_parts == (from_config is not None):
         return from_config
+    name = quantisation_key(checkpoint.config)
     text = (
-        "config has a quantization_config and the file has no quantised weight; engines would look for"
-        " scales that are not there; convert leaves it out"
+        f"config has a {name} and the file has no quantised weight; engines would look for scales that are"
+        " not there; convert leaves it out"
     )
     if has_parts:
         text = (

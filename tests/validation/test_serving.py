@@ -447,6 +447,11 @@ BAD = (
     vllm(
         "attention-kind", {"index_topk": 2048}, says="attention of index_topk", base="vllm/mla", is_blind=True
     ),
+    vllm("per-layer", {"per_layer_config": {"0": {"hidden_act": "gelu"}}}, says="stops at per_layer_config"),
+    vllm("per-layer", {"is_heterogeneous": True}, says="stops at is_heterogeneous"),
+    vllm("rope-foreign", {"rope_scaling": {"rope_type": "default", "use_fope": True}}, says="by use_fope"),
+    sglang("per-layer", {"per_layer_config": {"0": {"num_attention_heads": 2}}}, says="per_layer_config"),
+    sglang("rope-fourier", {"rope_scaling": {"rope_type": "default", "use_fope": True}}, is_blind=True),
     vllm("longrope-factor", longrope(1.0, attention_factor=1.0)),
     vllm("longrope-factor", longrope(1.0, factor=8.0)),
     vllm("longrope-factor", longrope(1.0, short_mscale=1.5, long_mscale=1.5)),

@@ -414,6 +414,15 @@ LLAMA_3: dict[str, Edit] = {
     "rope_scaling dynamic with max_trained_positions": config(
         rope_scaling={"rope_type": "dynamic", "factor": 4.0, "max_trained_positions": 64}
     ),
+    "use_fope in rope_parameters": config(
+        rope_theta=ABSENT,
+        rope_scaling=ABSENT,
+        rope_parameters={**ROPE, "use_fope": True, "fope_init_factor": 0.5},
+    ),
+    "per_layer_config": config(per_layer_config={"0": {"num_attention_heads": 2}}),
+    "per_layer_config of the activation": config(per_layer_config={"0": {"hidden_act": "gelu"}}),
+    "per_layer_config of the layer as it is": config(per_layer_config={"0": {}}),
+    "is_heterogeneous": config(is_heterogeneous=True),
     "rope_dim in rope_parameters": config(
         rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={**ROPE, "rope_dim": 16}
     ),
@@ -489,6 +498,7 @@ LLAMA_3: dict[str, Edit] = {
     "lm_head in 4 bits": both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD)),
     "attention in 4 bits": in_packed_attention("lm_head", "re:.*mlp.*", "fc", "model.fc"),
     "attention in 4 bits, fc not excluded by its name": in_packed_attention("lm_head", "re:.*mlp.*", "fc"),
+    "compression_config, weights not": config(compression_config=COMPRESSED),
     "scales without quantization_config": noise("fc.weight_scale", 1),
     "kv scales": both(noise(f"{ATTENTION}k_scale", 1), noise(f"{ATTENTION}v_scale", 1)),
     # files

@@ -85,12 +85,14 @@ VLLM: Mapping[str, str] = {
     "rope-base-null": "llama3/rope_theta null",
     "dynamic-factor": "llama3/rope_scaling dynamic without a factor",
     "rope-foreign": "llama3/rope_dim in rope_parameters",
+    "per-layer": "llama3/per_layer_config",
     "drafting-length": "llama3/seq_length 16",
     "rope-scaling": "llama3/rope_scaling linear, trained without",
     "mla-prefill-scale": "mla3/rope_scaling yarn with mscale",
 }
 SGLANG: Mapping[str, str] = {
     "architecture": "llama31/sglang: architecture Eagle3LlamaForCausalLM",
+    "per-layer": "llama31/sglang: per_layer_config",
     "qk-norms": "llama31/sglang: q and k norms",
     "residual": "llama31/sglang: norm_before_residual",
     "attention-bias": "llama31/sglang: attention_bias with o",

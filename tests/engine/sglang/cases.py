@@ -26,12 +26,14 @@ from tests.engine.agreement.listed import LISTED
 from tests.engine.agreement.plain import (
     ANOTHERS,
     ATTENTION,
+    COMPRESSED,
     FLOAT_8,
     IDENTITY,
     IDS,
     KEYS,
     MLP_BIASES,
     NESTED,
+    ROPE,
     ROWS,
     WHOLE_HEAD,
     absent,
@@ -161,6 +163,16 @@ SGLANG_31: dict[str, Edit] = {
     "rope_theta alone": config(rope_theta=12345.0, rope_scaling=ABSENT),
     "rope_parameters alone": rope(12345.0),
     "no rope": config(rope_theta=ABSENT, rope_scaling=ABSENT),
+    "use_fope in rope_parameters": config(
+        rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={**ROPE, "use_fope": True, "num_kv_heads": 2}
+    ),
+    "use_fope in rope_scaling": config(
+        rope_scaling={"rope_type": "default", "use_fope": True, "num_kv_heads": 2}
+    ),
+    "per_layer_config": config(per_layer_config={"0": {"num_attention_heads": 2}}),
+    "per_layer_config of the activation": config(per_layer_config={"0": {"hidden_act": "gelu"}}),
+    "is_heterogeneous": config(is_heterogeneous=True),
+    "compression_config, weights not": config(compression_config=COMPRESSED),
     "rope_scaling linear with a whole factor": config(rope_scaling={"rope_type": "linear", "factor": 4}),
     "rope_scaling dynamic without a factor": config(rope_scaling={"rope_type": "dynamic"}),
     "rope_scaling ntk": config(rope_scaling={"rope_type": "ntk", "factor": 4.0}),
