@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 775,
     "engines": 1672,
     "files": 2782,
-    "formats": 2360,
+    "formats": 2362,
     "in_engine": 432,
     "judge": 2654,
     "modules": 1533,

@@ -36,6 +36,11 @@ def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
     return value
 
 
+# where the biases of a key are, and whose tensors' engines read no such key: MLA's and Qwen3's (vLLM 0.32.0
+# deepseek_v2.py, qwen3.py; run)
+BIASES = {"attention_bias": (".self_attn.", ".kv_a_proj"), "mlp_bias": (".mlp.", ".q_norm.")}
+
+
 def read_settings(
     keys: Keys, format: Format, answers: Answers, tensors: Mapping[str, Tensor], rope: Rope
 ) -> Mapping[str, Any]:
@@ -59,10 +64,11 @@ def read_settings(
         settings["hidden_act"] = "silu"
     if settings["rms_norm_eps"] is None:
         settings["rms_norm_eps"] = _absent_eps(keys, format, answers)
-    for key, part in {"attention_bias": ".self_attn.", "mlp_bias": ".mlp."}.items():
+    for key, (part, mark) in BIASES.items():
         has = any(part in name and name.endswith(".bias") for name in tensors)
+        is_read = has or not any(mark in name for name in tensors)
         keys.note(
-            bool(keys.get(key, bool)) != has,
+            is_read and bool(keys.get(key, bool)) != has,
             "warning",
             key,
             (UNSTATED if has else UNTRUE).format(key=key),

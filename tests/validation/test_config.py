@@ -1,6 +1,7 @@
 """Rules on config.json, by itself and against the tensors: bad cases, each with exactly its findings."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from eaglectl.judge.rule import AllowTable, Policy
 from tests.builders import (
     ABSENT,
     DRAFT,
+    HEAD_DIM,
     HIDDEN,
     KV_HEADS,
     MLP,
@@ -224,3 +226,15 @@ def test_a_speculators_config_is_good(tmp_path: Path) -> None:
     speculators(folder)
     report = eaglectl.validate(folder, ignore=["EGL4"], has_engines=False)
     assert {finding.severity for finding in report.findings} <= {"note"}
+
+
+def test_a_bias_key_that_engines_do_not_read_for_the_class_is_no_finding(tmp_path: Path) -> None:
+    shutil.copytree(PRODUCERS / "vllm/mla", mla := tmp_path / "mla")
+    norms = {f"layers.0.self_attn.{part}_norm.weight": floats(part, HEAD_DIM) for part in "qk"}
+    names = {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
+    qwen3 = drafter_folder(tmp_path, config=names, tensors=norms)
+    for folder, key in ((mla, "attention_bias"), (qwen3, "mlp_bias")):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, key: True}))
+        report = eaglectl.validate(folder, select=["EGL108"], has_engines=False)
+        assert not report.findings, key

@@ -89,6 +89,7 @@ SHARED: dict[str, Edit] = {
 }
 QWEN_3: dict[str, Edit] = {
     **COMMON,
+    "mlp_bias without biases": config(mlp_bias=True),
     "dual_chunk_attention_config": config(dual_chunk_attention_config={"chunk_size": 32, "local_size": 8}),
     "architectures of Llama": config(architectures=["LlamaForCausalLMEagle3"]),
     "architectures of Llama, model_type llama": config(
@@ -143,6 +144,7 @@ OF_HEAD = {
 }
 MLA_3: dict[str, Edit] = {
     **COMMON,
+    "attention_bias without biases": config(attention_bias=True),
     "index_topk": config(index_topk=64, index_n_heads=2, index_head_dim=64),
     "model_type deepseek_v3": config(model_type="deepseek_v3"),
     "model_type kimi_k2": config(model_type="kimi_k2"),
