@@ -294,7 +294,8 @@ def refusal(code: int, *arguments: str | Path) -> str:
     assert is_one_line(outcome), outcome.err
     message = outcome.err.removeprefix("eaglectl: ").removesuffix("\n")
     told = call(*arguments, "--json").document
-    kind = {1: "refused", 2: "usage", 3: "outdated" if "update eaglectl" in message else "unreadable"}[code]
+    is_outdated = "update eaglectl" in message or "no known release fits" in message
+    kind = {1: "refused", 2: "usage", 3: "outdated" if is_outdated else "unreadable"}[code]
     assert told["schema"] == "eaglectl/error/1"
     assert (told["kind"], told["exit_code"], told["message"]) == (kind, code, message)
     return message

@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1686,
     "conversion": 1948,
     "drafter": 775,
-    "engines": 1672,
+    "engines": 1677,
     "files": 2782,
     "formats": 2362,
     "in_engine": 432,

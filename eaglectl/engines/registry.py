@@ -38,7 +38,8 @@ LONGEST_PATH = 4096
 TARGETS_UNREAD = "its targets were not looked at"
 SETTLED_BY_A_RUN = "start it with the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
 # for a release without data; the placeholder is the engine's name
-UPDATE = "update eaglectl, or let smoke --run-in {} measure the installed one"
+MEASURE = "let smoke --run-in {} measure the installed one"
+UPDATE = f"update eaglectl, or {MEASURE}"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -91,6 +92,7 @@ def parse_engine(text: str) -> EngineRequest:
     if text in ENGINES:  # packaging takes as long to load as all of eaglectl
         return usual_release(text)
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import Version
 
     try:
         requirement = Requirement(text)
@@ -113,9 +115,11 @@ def parse_engine(text: str) -> EngineRequest:
     if matching := tuple(release for release in releases if release == base_release or release in specifier):
         return EngineRequest(name, matching, text=text)
     span = f"{name} is known from {' to '.join(dict.fromkeys((releases[0], releases[-1])))}"
-    raise OutdatedError(
-        f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}", options=("--engine",)
-    )
+    # what lies before the first known release is in no newer eaglectl
+    requested = (Version(part.version.removesuffix(".*")) for part in specifier if part.operator != "===")
+    is_early = max(requested, default=Version("0")) < Version(releases[0])
+    advice = (MEASURE if is_early else UPDATE).format(name)
+    raise OutdatedError(f"--engine {text}: no known release fits; {span}; {advice}", options=("--engine",))
 
 
 ENGINE = Option(
