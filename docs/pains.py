@@ -160,7 +160,7 @@ PAINS = (
         "only the first tokens of the vocabulary are ever drafted",
         "a reduced vocabulary without a map",
         "verl-project/verl-SpeCo#66",
-        ("EGL307", "EGL310"),
+        ("EGL307", "EGL310", "EGL312"),
     ),
     Pain(
         21,

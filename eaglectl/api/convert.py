@@ -80,8 +80,8 @@ if TYPE_CHECKING:
 
 # bytes that are compared at once
 SPAN = 1 << 24
-# the rule on a d2t of zeros
-IDENTITY = "EGL307"
+# the rules on a d2t of zeros
+IDENTITY = ("EGL307", "EGL312")
 FORCE = "--force-unserved writes it anyway"
 # folder names that trainers choose and that do not identify a drafter
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
@@ -386,7 +386,7 @@ def write_conversion(
 
         def check_written(folder: Path) -> None:
             # the tokens that counts choose can be the first ones
-            skipped = (IDENTITY,) if options.pruning else ()
+            skipped = IDENTITY if options.pruning else ()
             errors, config = reading.result(), options.target.config
             judgement = judge_output(folder, plan, errors, config, options.engines, skipped)
             serving.extend(_checked_serving(files, plan, judgement, out, options))

@@ -85,6 +85,11 @@ def with_tokens(target: Target, dims: Dimensions) -> Target:
     return replace(target, tokens=token_count(target.files, dims.vocab) if is_larger else None, files=None)
 
 
+def can_be_padding(more: int, tokens: int) -> bool:
+    """Whether `more` rows beside a vocabulary of `tokens` are few enough to be padding."""
+    return more <= min(MOST_PADDING, tokens // 2)
+
+
 def vocabulary_notes(
     checkpoint: Checkpoint, dims: Dimensions, tensors: Mapping[str, Tensor], target: Target
 ) -> Iterator[Note]:
@@ -103,8 +108,7 @@ def vocabulary_notes(
             yield Note("problem", "target", f"{sizes}: {looked_up}; {BELONGS}", "target-vocabulary")
         return
     if tokens is None:
-        is_little = rows - dims.vocab <= min(MOST_PADDING, dims.vocab // 2)
-        is_padding = is_little and rows % PADDING == 0 and EMBEDDING not in tensors
+        is_padding = can_be_padding(rows - dims.vocab, dims.vocab) and rows % PADDING == 0 and EMBEDDING not in tensors
         unknown = "; its tokenizer, which decides whether this is padding, is not known"
     else:
         is_padding, unknown = tokens <= dims.vocab, f", and its tokenizer gives ids up to {tokens - 1}"

@@ -35,6 +35,10 @@ SCALED = {"rope_scaling": YARN}
 BY_LAYER = {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}
 OLDER = {"transformers_version": "4.51.0"}
 OTHER_FACTOR, OTHER_NAME = {**YARN, "factor": 8.0}, {**YARN, "rope_type": "deepseek_yarn"}
+# as Qwen2.5-VL's own config has it, and as transformers writes it
+MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
+SECTIONS = {"rope_type": "default", "type": "default", "mrope_section": [2, 1, 1]}
+OTHER_SECTIONS = {"rope_scaling": {**SECTIONS, "mrope_section": [1, 2, 1]}}
 LENGTH = {**scaled("yarn", factor=4.0), "original_max_position_embeddings": 512}
 
 
@@ -45,6 +49,8 @@ BAD = (
         "the target's scaling is lost", "EGL602", target(rope_scaling=LLAMA3), "target's: default and llama3"
     ),
     aim("another", "EGL602", target(rope_scaling=OTHER_FACTOR), "factor 4.0 and 8.0", config=SCALED),
+    aim("mrope, spelled by the target", "", target(rope_scaling=MROPE), config={"rope_scaling": SECTIONS}),
+    aim("other sections", "EGL602", target(rope_scaling=MROPE), "[1, 2, 1]", config=OTHER_SECTIONS),
     aim("fewer positions than the target", "EGL603", target(max_position_embeddings=8192), "the target 8192"),
     aim("fewer, of two parts", "EGL603", {"text_config": target(max_position_embeddings=8192)}),
     Patch("two bases", "EGL604", both(1e6), "rope_theta: 500000 and rope_parameters.rope_theta: 1e+06"),
@@ -59,7 +65,7 @@ BAD = (
     Patch("told with the base, which is asked", "EGL608", both(5e5, partial_rotary_factor=0.25), "default"),
     Patch("base 0", "EGL609", {"rope_theta": 0}, "rope_theta is 0; a number above 0"),
     Patch("a scaling that nobody knows", "EGL609", scaled("spiral"), "'spiral'"),
-    Patch("a scaling without its factor", "EGL609", scaled("linear"), "without factor"),
+    Patch("a scaling without its factor", "EGL609", scaled("linear"), "linear lacks factor"),
     Patch("a dynamic scaling of nothing", "EGL609", {"rope_scaling": {"type": "dynamic"}}),
     Patch("a factor in words", "EGL609", scaled("linear", factor="four")),
     Patch("a rope for each kind of layer", "EGL609", {"rope_theta": ABSENT, **BY_LAYER}, "layer type"),

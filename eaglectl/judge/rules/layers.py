@@ -495,7 +495,9 @@ def _target_rope(subject: Subject) -> Rope:
 
 def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
     parts = dict(scaling or {"rope_type": "default"})
-    return parts | {"rope_type": parts["rope_type"].removeprefix("deepseek_")}
+    kind = parts["rope_type"].removeprefix("deepseek_")
+    # transformers writes default in place of mrope (configuration_qwen2_vl.py)
+    return parts | {"rope_type": "default" if kind == "mrope" else kind}
 
 
 def _place(subject: Subject, key: str) -> str:

@@ -34,7 +34,7 @@ from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import read_fix
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.formats.vocabulary import token_ids
+from eaglectl.formats.vocabulary import can_be_padding, token_ids
 from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
@@ -621,6 +621,24 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
             "tensor:d2t",
             RESTORE if tensor.dtype in ("F16", "BF16") else "",
         )
+
+@rule("EGL312", "first-tokens", "warning")
+def first_tokens(subject: Subject) -> Iterator[Match]:
+    """A reduced vocabulary is chosen, and is not the first tokens of the target's.
+
+    Before a map is loaded, trainers have a d2t of zeros and mark the first tokens in t2d (verl-SpeCo 66).
+    Training and serving then agree, and no other token is ever proposed. Padding at the end may be left out.
+
+    Fix: nothing, if these tokens were chosen; otherwise train with the tokens that its data has most often.
+    """
+    (d2t, _), size, vocab = subject.vocabulary_tables, subject.drafter.dims.draft_vocab, subject.target_vocab
+    if d2t is None or any(d2t) or subject.vocabulary_faults or can_be_padding(vocab - size, size):
+        return
+    yield Match(
+        f"the draft vocabulary is the first {size} of {vocab} tokens, in d2t and in t2d: it is what trainers"
+        " begin with, and no other token can be proposed",
+        "tensor:d2t",
+    )
 
 
 def _special_tokens(subject: Subject) -> Mapping[int, str]:
