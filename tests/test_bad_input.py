@@ -285,6 +285,30 @@ def test_an_unknown_tensor_may_be_dropped_by_name(tmp_path: Path, name: str) -> 
     assert [entry["name"] for entry in left] == [name]
 
 
+# ModelOpt's with parallel_draft_step > 1
+MEDUSA = {f"heads.{name}": floats(name, 4) for name in ("0.linear.weight", "0.linear.bias", "lm_head.weight")}
+
+
+def test_a_module_of_strangers_is_dropped_by_its_name(tmp_path: Path) -> None:
+    out = converted(tmp_path, {}, MEDUSA, "--drop", "heads.*")
+    assert read_safetensors(out / "model.safetensors") == drafter_tensors()
+    left = json.loads((out / "eaglectl.json").read_text())["left"]
+    assert {entry["name"] for entry in left} == set(MEDUSA)
+
+
+def test_a_module_of_strangers_is_one_fault_with_one_option(tmp_path: Path) -> None:
+    message = refusal(1, "convert", drafter_folder(tmp_path, tensors=MEDUSA), "-o", tmp_path / "out")
+    assert "heads.0.linear.weight and 2 more of this module have no place" in message
+    assert message.count("--drop") == 1
+    assert "--drop 'heads.*'" in message
+
+
+def test_the_rest_of_a_module_is_not_dropped_with_its_first_tensor(tmp_path: Path) -> None:
+    folder, first = drafter_folder(tmp_path, tensors=MEDUSA), "heads.0.linear.weight"
+    message = refusal(1, "convert", folder, "-o", tmp_path / "out", "--drop", first)
+    assert "heads.0.linear.bias would be lost" in message
+
+
 def test_only_the_tensor_that_was_named_is_dropped(tmp_path: Path) -> None:
     two = {"one.weight": floats("x", 4), "two.weight": floats("y", 4)}
     folder = drafter_folder(tmp_path, tensors=two)
@@ -450,7 +474,7 @@ NONSENSE: dict[str, tuple[str, ...]] = {
     "--aux-layers": ("", "2,4", "2,4,4", "2,4,4,6", "4,2,5", "-1,2,3", "2,4,x", "9" * 5000),
     "--aux-convention": ("input",),
     "--source-semantics": ("rope", "rope=-3", "colour=red"),
-    "--drop": ("nothing", "norm.weight", "fc.weight", "d2t"),  # never there, or needed
+    "--drop": ("nothing", "norm.weight", "fc.weight", "d2t", "layers.*", "*"),  # never there, or needed
 }
 
 

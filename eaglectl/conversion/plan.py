@@ -271,7 +271,7 @@ class ConversionRequest(Options, frozen=True):
     drop: Annotated[
         tuple[str, ...],
         Option(
-            "A tensor that is not part of an EAGLE-3 drafter and may be dropped.",
+            "A tensor that is not part of an EAGLE-3 drafter and may be dropped; 'heads.*' for a module.",
             value="TENSOR",
             group=ANSWERS,
         ),

@@ -69,7 +69,7 @@ from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_keys import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
-from eaglectl.formats.names import canonical_name, module_prefix
+from eaglectl.formats.names import canonical_name, droppable, module_prefix
 from eaglectl.formats.reader import model_class_of, read_drafter
 from eaglectl.formats.writer import write_config, written_name
 from eaglectl.text import listed, printable
@@ -209,7 +209,9 @@ def _transformed(
 ) -> tuple[TransformedDrafter, dict[str, str]]:
     """Return the drafter after all transformations but pruning, and why each tensor is left behind."""
     copied = (others.copied,) if others.copied else ()
-    drafter = without_solved_problems(drafter, replace(request, drop=(*request.drop, *copied)))
+    modules = droppable(drafter.unknown, drafter.tensors)
+    dropped = tuple(name for value in request.drop for name in modules.get(value, (value,)))
+    drafter = without_solved_problems(drafter, replace(request, drop=(*dropped, *copied)))
     _check_settled(drafter)
     changed = with_plain_edges(checkpoint, drafter, layout, request.engines)
     changed = changed.then(with_one_norm(checkpoint, changed.drafter, layout))
@@ -242,7 +244,7 @@ def _transformed(
     changed = changed.then(with_factor(changed.drafter, layout))
     _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
     reasons = dict.fromkeys(copied, "a copy of the target's first rows, whose embedding engines share")
-    reasons |= dict.fromkeys(request.drop, "dropped by --drop")
+    reasons |= dict.fromkeys(dropped, "dropped by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 

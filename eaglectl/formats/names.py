@@ -4,6 +4,7 @@ Fused ones are split, absorbed halves paired, strays left behind, and what is mi
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
@@ -25,8 +26,11 @@ from eaglectl.drafter.tensors import (
 from eaglectl.errors import RefusedError, check
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys
+from eaglectl.shell import quote
 from eaglectl.text import listed
 
+# what follows the name of a module in --drop
+ALL = ".*"
 # what wrapping modules put before the names of a drafter's tensors (a causal LM, DDP, trainers,
 # torch.compile, FSDP)
 WRAPPERS = (
@@ -379,16 +383,35 @@ def note_names(
         f" would propose the first {dims.draft_vocab}: restore it from the trainer",
         "d2t-missing",
     )
-    for name in names.unknown:
+    for dropped, (name, *others) in droppable(names.unknown, tensors).items():
         keys.note(
             True,
             "problem",
             name,
-            f"{name} has no place in an EAGLE-3 drafter",
+            f"{name} and {len(others)} more of this module have no place in an EAGLE-3 drafter"
+            if others
+            else f"{name} has no place in an EAGLE-3 drafter",
             "unknown-tensor",
-            f"; pass --drop {name} if it may be left behind",
+            f"; pass --drop {quote(dropped)} if they may be left behind"
+            if others
+            else f"; pass --drop {name} if it may be left behind",
             ("--drop",),
         )
+
+
+def droppable(unknown: Sequence[str], tensors: Mapping[str, Tensor]) -> Mapping[str, Sequence[str]]:
+    """Return what --drop takes for the tensors without a place, and the stored names that it stands for.
+
+    Tensors of a module that has none of the drafter's own share one: the module's name and `.*`.
+    """
+    of_drafter = {stored.partition(".")[0] for tensor in tensors.values() for stored in tensor.stored}
+    modules = Counter(name.partition(".")[0] for name in unknown)
+    groups: dict[str, list[str]] = {}
+    for name in unknown:
+        module = name.partition(".")[0]
+        is_foreign = modules[module] > 1 and module not in of_drafter
+        groups.setdefault(f"{module}{ALL}" if is_foreign else name, []).append(name)
+    return groups
 
 
 LAYER_PARTS = (

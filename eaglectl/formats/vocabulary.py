@@ -108,7 +108,9 @@ def vocabulary_notes(
             yield Note("problem", "target", f"{sizes}: {looked_up}; {BELONGS}", "target-vocabulary")
         return
     if tokens is None:
-        is_padding = can_be_padding(rows - dims.vocab, dims.vocab) and rows % PADDING == 0 and EMBEDDING not in tensors
+        is_padding = (
+            can_be_padding(rows - dims.vocab, dims.vocab) and rows % PADDING == 0 and EMBEDDING not in tensors
+        )
         unknown = "; its tokenizer, which decides whether this is padding, is not known"
     else:
         is_padding, unknown = tokens <= dims.vocab, f", and its tokenizer gives ids up to {tokens - 1}"

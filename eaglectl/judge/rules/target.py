@@ -622,6 +622,7 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
             RESTORE if tensor.dtype in ("F16", "BF16") else "",
         )
 
+
 @rule("EGL312", "first-tokens", "warning")
 def first_tokens(subject: Subject) -> Iterator[Match]:
     """A reduced vocabulary is chosen, and is not the first tokens of the target's.

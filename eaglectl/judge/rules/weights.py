@@ -31,10 +31,11 @@ from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN, Fix, read_fix
 from eaglectl.formats.config_keys import EXCLUDE_KEYS
-from eaglectl.formats.names import WRAPPERS, canonical_name, module_prefix, stored_prefix
+from eaglectl.formats.names import WRAPPERS, canonical_name, droppable, module_prefix, stored_prefix
 from eaglectl.judge.judgement import TABLES, Subject, key_place
 from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.judge.samples import LEAST_WIDTH, RANGES, Sample, Summary
+from eaglectl.shell import quote
 
 # dtypes as configs name them -> as safetensors names them
 DTYPES: Mapping[str, str] = {
@@ -70,11 +71,15 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
     vLLM stops at a name that it does not know. SGLang skips it; if the name is misspelt, the tensor is
     missing.
 
-    Fix: correct the name, or leave the tensor out: `eaglectl convert SOURCE` with --drop and its name.
+    Fix: correct the name, or leave the tensor out: `eaglectl convert SOURCE` with --drop and its name, or
+    with --drop 'MODULE.*' for all of a module such as ModelOpt's parallel_draft_heads.
     """
+    groups = droppable(subject.drafter.unknown, subject.drafter.tensors)
+    values = {names[0]: value for value, names in groups.items()}
     for match in subject.reported("unknown-tensor"):
         name = match.where.removeprefix("tensor:")
-        fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
+        command = f"eaglectl convert SOURCE --drop {quote(values.get(name, name))}"
+        fix = f"correct the name, or leave the tensor out: `{command}`."
         yield replace(match, repair=read_fix(fix, "convert") if PLAIN.fullmatch(name) else Fix())
     for name, reason in subject.drafter.strays.items():
         if name.startswith("verifier_"):
