@@ -97,7 +97,7 @@ SHAPES: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     (".mlp.up_proj.weight", (25, 16), ("up_proj.weight is [25, 16]", "[24, 16]")),
     (".mlp.down_proj.weight", (24, 16), ("down_proj.weight is [24, 16]", "[16, 24]")),
     ("lm_head.weight", (24, 17), ("lm_head.weight is [24, 17]", "[24, 16]")),
-    ("lm_head.weight", (25, 16), ("d2t is [24]", "[25]")),
+    ("lm_head.weight", (25, 16), ("lm_head.weight is [25, 16]", "[24, 16]")),
     ("embed_tokens.weight", (64, 17), ("embed_tokens.weight is [64, 17]", "[64, 16]")),
 )
 

@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 775,
     "engines": 1677,
     "files": 2782,
-    "formats": 2377,
+    "formats": 2380,
     "in_engine": 432,
     "judge": 2665,
     "modules": 1533,

@@ -37,6 +37,12 @@ BAD = (
     Patch("no embedding of another width", "EGL201", WIDER, "needs its own embed_tokens", NO_EMBEDDING),
     Patch("a layer too few", "EGL201 EGL209", TWO_LAYERS, "has layers [0, 2]", THIRD),
     Patch("a second layer without its norm", "EGL201 EGL209", TWO_LAYERS, tensors=WITHOUT_NORM),
+    store(
+        "a padded head",
+        "EGL203",
+        {"lm_head.weight": floats("p", 32, HIDDEN)},
+        "lm_head.weight is [32, 16]; this drafter's other shapes and config.json need [24, 16]",
+    ),
     store("an unknown tensor", "EGL202", {"adapter.weight": floats("a", 4)}, "adapter.weight"),
     store("a misspelt norm", "EGL201 EGL202", renamed("norm.weight", "norms.weight")),
     store("the target's norm", "EGL202", {"verifier_norm.weight": floats("v", HIDDEN)}, "vLLM stops at it"),
