@@ -20,7 +20,7 @@ BUDGETS = {
     "files": 2782,
     "formats": 2380,
     "in_engine": 432,
-    "judge": 2665,
+    "judge": 2666,
     "modules": 1533,
     "publish": 706,
     "reference": 945,

@@ -192,9 +192,9 @@ def _divided(name: str, rows: int, divisor: int, divisor_name: str) -> int:
 def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
     # rows of lm_head and d2t, else the config's number, else the whole vocabulary
     key, rows = "draft_vocab_size", _first_size(shapes, ("lm_head.weight", 0), ("d2t", 0))
-    stated = keys.config.get(key)
-    if type(stated) is int and shapes.get("d2t") == (stated,):
-        rows = stated  # lm_head is the one that does not fit, such as a padded one
+    config_size = keys.config.get(key)
+    if type(config_size) is int and shapes.get("d2t") == (config_size,):
+        rows = config_size  # lm_head is the one that does not fit, such as a padded one
     evidence = f"lm_head and d2t have {rows} rows"
     if rows is None or not keys.disbelieved(key, evidence):
         from_config = keys.get(key, int)

@@ -304,7 +304,7 @@ def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *
             "d2t",
             text,
             "tensor-shape",
-            f"; or pass --fix-reading {FROM_T2D}",
+            f"; if t2d marks {dims.draft_vocab} tokens, pass --fix-reading {FROM_T2D}",
             (f"--fix-reading {FROM_T2D}",),
         )
 

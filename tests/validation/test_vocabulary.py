@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import eaglectl
 from eaglectl.formats.format import Answers
 from tests.builders import (
@@ -89,3 +91,13 @@ def test_with_headers_only_the_tables_are_read(tmp_path: Path) -> None:
     assert {entry.rule.id for entry in report.unchecked} == {"EGL309"}  # the target was not given
     assert report.verdict == "pass"
     assert {rule.id for rule in report.passed} >= {*VALUES} - {"EGL309"}
+
+
+@pytest.mark.parametrize(("marked", "is_offered"), [(TARGETS, False), (TARGETS[:20], True)])
+def test_a_d2t_of_another_size_is_rebuilt_only_from_as_many_marks(
+    tmp_path: Path, marked: tuple[int, ...], is_offered: bool
+) -> None:
+    head = {"lm_head.weight": floats("l", 20, HIDDEN), "t2d": mask(marked)}
+    folder = drafter_folder(tmp_path, config={"draft_vocab_size": 20}, tensors=head)
+    (finding,) = eaglectl.validate(folder, select=["EGL203"]).findings
+    assert ("--fix-reading d2t=from-t2d" in finding.fix) == is_offered

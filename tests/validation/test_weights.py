@@ -66,7 +66,7 @@ BAD = (
     ),
     store("another type", "EGL210", {"norm.weight": floats("n", HIDDEN, dtype="F32")}, "norm.weight is F32"),
     Patch("another torch_dtype", "EGL211", {"torch_dtype": "float16"}, "but the weights are BF16"),
-    Patch("no type in the config", "EGL211", {"torch_dtype": None}, "states no torch_dtype"),
+    Patch("no type in the config", "EGL211", {"torch_dtype": None}, "has no torch_dtype"),
     store("two names", "EGL212", {"midlayer.hidden_norm.weight": floats("h", HIDDEN)}, "are both layers.0"),
     store("a tensor fused and alone", "EGL212", {FUSED: floats("g", 48, HIDDEN)}, "up_proj.weight holds"),
     Patch("dtypes", "EGL213", given=FLOAT16, says="not among float16"),

@@ -97,7 +97,8 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
     """
     for match in subject.reported("tensor-shape"):
         if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
-            match = replace(match, message=match.why, repair=subject.vocabulary_repair, options=())
+            repair = subject.vocabulary_repair  # none where t2d has another count
+            match = replace(match, message=match.why, fix="", repair=repair, options=())
         yield match
 
 
