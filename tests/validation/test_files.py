@@ -131,7 +131,7 @@ BAD = (
     add("an allowed file", "", {"train.log": b"x"}, given={"policy": LOGS}),
     add("two cases", "EGL006", {"README.md": b"x", "readme.md": b"x"}, "one file", given=only("EGL006")),
     add("a name of Windows", "EGL006", {"aux.md": b"x"}, "aux.md", given=only("EGL006")),
-    add("an accent", "EGL006", {"LICENSE-é": b"x"}, "everywhere"),
+    add("an accent", "EGL006", {"LICENSE-é": b"x"}, "on every system"),
     add("weights that are a pointer", "EGL007", {"model.safetensors": POINTER}, "git lfs pull"),
     add("a config that is a pointer", "EGL007", {"config.json": POINTER}, "git lfs pull"),
     add("a tokenizer that is a pointer", "EGL007", {"tokenizer.json": POINTER}, "tokenizer.json"),
