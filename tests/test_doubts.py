@@ -94,6 +94,7 @@ def test_modelopts_doubts_stay_through_two_conversions(tmp_path: Path) -> None:
         assert outcome(folder) == ("unknown", "could-not-look")
         report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL507", "EGL612"]))
         assert [finding.rule.id for finding in report.findings] == ["EGL507"]
+        assert report.findings[0].fix.startswith(f"measure the remaining loss with `eaglectl smoke {folder}")
 
 
 @pytest.mark.parametrize(("answer", "scaling"), [("stored", "yarn"), ("plain", None)])

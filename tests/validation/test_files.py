@@ -239,7 +239,7 @@ def test_no_engine_serves_a_distributed_checkpoint_as_it_is() -> None:
     [
         (OF_DRAFTER, "merge the adapter into the drafter"),
         (("layers.0.mlp.up_proj", HIDDEN), "merge the adapter into the drafter"),
-        (DEEP, "keep the adapter for its model, and run `eaglectl convert"),
+        (DEEP, "keep the adapter for its model, and convert the drafter"),
     ],
 )
 def test_the_next_step_beside_an_adapter_is_one_that_can_be_done(

@@ -91,3 +91,11 @@ def test_a_conversion_that_is_offered_mends_what_it_is_offered_for(case: Patch |
         assert done.code == 0, (line, done.err)
         outcomes = {one.outcome.check for one in eaglectl.validate(str(tmp_path / "out"), options).releases}
         assert outcomes == {"pass"}, line
+
+
+@pytest.mark.parametrize("why", ["the target's adapter", "an adapter of the target's first layer"])
+def test_no_fix_names_a_source_for_the_user_to_fill_in(why: str, tmp_path: Path) -> None:
+    (case,) = (case for case in every_patch(besides=__name__) if case.why == why)
+    fixes = [finding.fix for finding in case.report(tmp_path).findings]
+    assert fixes[0].startswith("keep the adapter for its model, and convert the drafter")
+    assert [fix for fix in fixes if "SOURCE" in fix] == []

@@ -61,7 +61,9 @@ DEVICES = r"(?i)(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?"
 PLAIN = re.compile(r"[A-Za-z0-9._+@=-][A-Za-z0-9._+@= -]*")
 
 
-KEEP_ADAPTER = "keep the adapter for its model, and run `eaglectl convert SOURCE`, which leaves it out."
+KEEP_ADAPTER = (
+    "keep the adapter for its model, and convert the drafter (see EGL010): its output has no adapter."
+)
 MERGE_ADAPTER = "merge the adapter into the drafter by PEFT's merge_and_unload(), and move it elsewhere."
 
 

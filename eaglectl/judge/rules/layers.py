@@ -15,6 +15,7 @@ from eaglectl.engines.behaviour import IDS, CapturedLayers, judged_unversioned
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.errors import EaglectlError
 from eaglectl.files.text_part import text_part
+from eaglectl.formats.commands import read_fix
 from eaglectl.formats.config_keys import PARTIAL, SPELLINGS, Keys, at
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.formats.rope import read_rope
@@ -256,10 +257,8 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`.
     """
     yield from subject.reported(DOUBLE_NORM)
-    yield from (
-        replace(match, fix="measure the remaining loss with `eaglectl smoke SOURCE --target TARGET`.")
-        for match in subject.reported(JOINED_NORMS)
-    )
+    fix = "measure the remaining loss with `eaglectl smoke SOURCE --target TARGET`."
+    yield from (replace(match, repair=read_fix(fix, "measure")) for match in subject.reported(JOINED_NORMS))
 
 
 @rule("EGL508", "one-switch", "note")
