@@ -20,7 +20,7 @@ BUDGETS = {
     "files": 2782,
     "formats": 2380,
     "in_engine": 432,
-    "judge": 2666,
+    "judge": 2668,
     "modules": 1533,
     "publish": 706,
     "reference": 945,
