@@ -206,7 +206,7 @@ def other_scaling(view: View) -> bool:
 
 
 def per_layer_keys(view: View) -> list[str]:
-    """Return the keys by which transformers 5.19 takes values of single layers, or refuses the config."""
+    """Return the keys by which transformers since 5.14 takes values of single layers, or stops."""
     layers = view.flat.get("per_layer_config")
     is_without_effect = layers is None or (isinstance(layers, Mapping) and not any(layers.values()))
     return [

@@ -535,6 +535,7 @@ CONDITIONS: Mapping[str, Condition] = {
         and min(lengths := _other_lengths(case.view), default=inf) < _served_length(case)
         and min(lengths) < _drafted_length(case)
     ),
+    "per-layer-by-transformers": COMMON["per-layer"],
     "attention-kind": when(lambda view: OTHER_ATTENTION.get(view.model_class) in view.flat),
     "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),
     "mla-prefill-scale": lambda case: (

@@ -449,6 +449,13 @@ BAD = (
     ),
     vllm("per-layer", {"per_layer_config": {"0": {"hidden_act": "gelu"}}}, says="stops at per_layer_config"),
     vllm("per-layer", {"is_heterogeneous": True}, says="stops at is_heterogeneous"),
+    Bad(
+        "vllm-per-layer-by-transformers",
+        "vllm==0.31.0",
+        {"per_layer_config": {"0": {"hidden_act": "gelu"}}},
+        says="with transformers 5.14 or later",
+        is_blind=True,
+    ),
     vllm("rope-foreign", {"rope_scaling": {"rope_type": "default", "use_fope": True}}, says="by use_fope"),
     sglang("per-layer", {"per_layer_config": {"0": {"num_attention_heads": 2}}}, says="per_layer_config"),
     sglang("rope-fourier", {"rope_scaling": {"rope_type": "default", "use_fope": True}}, is_blind=True),

@@ -209,6 +209,7 @@ UNSHOWN: Mapping[str, str] = {
     "windows-mixed-by-runner": OPEN,
     "rope-kind": OPEN,
     "attention-kind": OPEN,
+    "per-layer-by-transformers": OPEN,
     "quantised-method": NOT_RUN,
     "quantised-unread": OPEN,
     "quantised-targets": EARLY,

@@ -16,6 +16,7 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 from tests.engine.sglang import kernels, stubs
 
 stubs.install()
+stubs.without_processors()
 kernels.stand_in()
 
 from sglang.srt import runtime_context
@@ -59,9 +60,11 @@ def start(
         runtime_context.publish(arguments, role="scheduler", ranks=place)
     else:  # before 0.5.21 the scheduler takes them
         ranks = {"gpu_id": 0, "dp_rank": None, **dict.fromkeys(RANKS, 0)}
-        runtime_context.publish(arguments, role="scheduler")
+        if hasattr(runtime_context, "publish"):  # since 0.5.17
+            runtime_context.publish(arguments, role="scheduler")
     engine = Scheduler(arguments, PortArgs.init_new(arguments), **ranks)
-    engine.schedule_stream.synchronize = lambda: None
+    if hasattr(engine, "schedule_stream"):  # since 0.5.20
+        engine.schedule_stream.synchronize = lambda: None
     return engine
 
 

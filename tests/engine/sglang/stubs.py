@@ -81,3 +81,12 @@ def install(names: Collection[str] = STUBBED) -> None:
         if ask := getattr(known, name, None):
             ask()
     sys.meta_path.append(_Finder(names))
+
+
+def without_processors() -> None:
+    """Let SGLang register image processors that transformers up to 5.12 lacks without torchvision."""
+    import sglang  # noqa: F401  (it loads transformers anew)
+    import transformers
+
+    if hasattr(transformers.AutoImageProcessor, "_backends"):
+        transformers.AutoImageProcessor = _Nothing
