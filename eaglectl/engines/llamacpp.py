@@ -66,6 +66,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "layers-misstated": when(
         lambda view: view.drafter.dims.layers == 1 and view.flat.get("num_hidden_layers") != 1
     ),
+    "aux-layers-early": COMMON["aux-layers"],
     "aux-count": lambda case: _aux_count(case) != 3,
     "fc-norm": has(Feature.FC_NORM),
     "norm-output": has(Feature.NORM_OUTPUT),

@@ -717,7 +717,7 @@ BAD = (
     Bad("llama.cpp-norm-before-fc-absent", "llama.cpp==0.3.34", {"norm_before_fc": True}, INPUT_NORM),
     Bad("llama.cpp-ids-unsorted", "llama.cpp==0.3.34", {IDS: [4, 2, 5], "eagle_config": ABSENT}),
     Bad(
-        "llama.cpp-aux-layers",
+        "llama.cpp-aux-layers-early",
         "llama.cpp==0.3.34",
         {IDS: [1, 3, 6], "eagle_config": ABSENT},
         says="the default, ",

@@ -162,6 +162,7 @@ LLAMACPP: Mapping[str, str] = {
     "d2t-unsigned": "llama.cpp/d2t of uint16",
     "shapes": "llama.cpp/head_dim absent",
     "last-boundary": "llama.cpp/ids 2, 4, 8",
+    "aux-layers-early": "llama.cpp/ids nested alone, other layers",
     "aux-layers": "llama.cpp/ids nested alone, other layers",
     "ids-unsorted": "llama3/aux ids unsorted",
     "tied-head": "llama-shared/tie_word_embeddings with its own embed_tokens",
