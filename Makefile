@@ -53,8 +53,9 @@ tour: $(VENV)/.ready
 # a file's tests stay with one worker, which builds what they share once; bytecode is kept, whatever the caller's
 # environment says: without it half of the collection is compiling
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(TIMEOUT)
-# a test that waits for ever fails in its own name; seconds, with what its fixtures take
-TIMEOUT = --timeout 900
+# a test that waits for ever ends its worker, and is named; seconds, with what its fixtures take. Not by SIGALRM, which
+# eaglectl takes for templates
+TIMEOUT = --timeout 900 --timeout-method thread
 
 test: $(VENV)/.ready
 	$(PYTEST)
