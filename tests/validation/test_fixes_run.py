@@ -42,6 +42,7 @@ def validated(case: Patch | Bad, parent: Path) -> tuple[Report, eaglectl.Validat
         options = eaglectl.ValidateOptions(target if case.target is not None else None, [case.engine])
         return judged(case, parent), options
     given = {"has_engines": "engines" in case.given, **case.given, "answers": Answers()}
+    given.pop("tensor_parallel_size", None)  # no conversion changes what it is a fault of
     if case.target_config is not None:
         given["target"] = target
     return case.report(parent), eaglectl.ValidateOptions(**given)
@@ -56,7 +57,8 @@ def is_explained(done: Outcome, report: Report, options: eaglectl.ValidateOption
     reasons = [entry.reason for entry in report.unchecked]
     reasons += [finding.match.message for finding in report.findings]
     reasons += [reason for verdict in report.releases for reason in verdict.reasons]
-    if options.target and message == f"{options.target} has no weights: {NO_WEIGHTS}":
+    target = getattr(options.target, "text", options.target)
+    if target and message == f"{target} has no weights: {NO_WEIGHTS}":
         return True  # the case's target is a config alone
     return STAND_IN in message or any(message in reason or reason in message for reason in reasons)
 
