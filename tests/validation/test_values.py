@@ -122,6 +122,7 @@ BAD = (
     store("zeros of both signs", "EGL206", {FC: ("BF16", (16, 48), b"\0\0\0\x80" * 384)}),
     store("one number", "EGL206", filled(HEAD, 0.5), "all 0.5"),
     store("a norm of zeros", "EGL206", NORMS | filled(NORM, 0.0)),
+    store("a norm of zeros beside narrow ones", "EGL206", {NORM: ("BF16", (HIDDEN,), bytes(2 * HIDDEN))}),
     store("a norm of one number", "", filled(NORM, 0.5)),
     store("norms of ones", "", NORMS),
     store("a head cut by offsets", "EGL208", cut_by_offsets(), "where d2t repeats its offset"),

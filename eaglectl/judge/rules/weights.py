@@ -246,19 +246,28 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
-    # not those of quantisers and of the draft vocabulary; biases may be zero
-    names = {
+    weights = _weights(subject)
+    # to what is read with a change, one may be added
+    factors = {
         stored
+        for stored, tensor in weights.items()
+        if stored.endswith("weight") and isinstance(tensor.origin, tuple) and not any(_offset_means(subject))
+    }
+    for name, constant in ((name, summary.constant) for name, summary in subject.summaries()):
+        shape = subject.checkpoint.tensors[name].shape
+        is_matrix = name in weights and len(shape) > 1 and prod(shape) > 1
+        if (is_matrix and constant is not None) or (name in factors and constant == 0):
+            yield Match(f"{name} {list(shape)} is all {constant:g}", f"tensor:{name}")
+
+
+def _weights(subject: Subject) -> Mapping[str, Tensor]:
+    """Return by stored name what is no bias, and no tensor of a quantiser or of the draft vocabulary."""
+    return {
+        stored: tensor
         for name, tensor in subject.drafter.tensors.items()
         if name not in (*TABLES, "mask_hidden") and not name.endswith(".bias") and not is_quantised_part(name)
         for stored in tensor.stored
     }
-    for name, constant in ((name, summary.constant) for name, summary in subject.summaries()):
-        shape = subject.checkpoint.tensors[name].shape
-        is_zero_norm = constant == 0 and name.endswith("weight") and not _are_offsets(subject)
-        is_fault = (len(shape) > 1 and prod(shape) > 1) or is_zero_norm
-        if constant is not None and name in names and is_fault:
-            yield Match(f"{name} {list(shape)} is all {constant:g}", f"tensor:{name}")
 
 
 @rule("EGL207", "untrained", "warning", "anew")
@@ -610,12 +619,10 @@ def _norm_means(subject: Subject) -> Mapping[str, float]:
     return {name: norm.mean for name, norm in _norms(subject).items() if norm.mean is not None}
 
 
-def _are_offsets(subject: Subject) -> bool:
-    # whether the norms are stored as offsets from one, and trained, so that zeros are ones
-    tensors, vectors = subject.drafter.tensors.items(), subject.vectors
-    stored = [name for norm, tensor in tensors if LAYER.fullmatch(norm) for name in tensor.stored[:1]]
-    means = [mean for name in stored if name in vectors and (mean := vectors[name].mean) is not None]
-    return len(means) > 1 and any(means) and max(means) < (RANGES["highest norm"].below or 0)
+def _offset_means(subject: Subject) -> list[float]:
+    # the means of a layer's norms in order, if they look like offsets from one; else none
+    means = sorted(mean for name, mean in _norm_means(subject).items() if LAYER.fullmatch(name))
+    return means if len(means) > 1 and means[-1] < (RANGES["highest norm"].below or 0) else []
 
 
 @rule("EGL509", "norms-near-zero", "error", "convert")
@@ -628,8 +635,7 @@ def norms_near_zero(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE --fix-reading norm-weights=less-one`, which adds one to each.
     """
-    means = sorted(mean for name, mean in _norm_means(subject).items() if LAYER.fullmatch(name))
-    if len(means) > 1 and means[-1] < (RANGES["highest norm"].below or 0):
+    if means := _offset_means(subject):
         yield Match(
             f"the norms have means of {means[0]:.2f} to {means[-1]:.2f}, like weights stored as offsets from"
             " one (1 + w, as in Gemma)"
