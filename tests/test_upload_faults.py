@@ -173,7 +173,7 @@ def target(**changes: Any) -> bytes:
 
 
 NAMED = [
-    Case(named(target(vocab_size=32)), 1, "The target is org/target on the Hub, which base_model in"),
+    Case(named(target(vocab_size=32)), 1, "org/target on the Hub, named by base_model in README.md; state"),
     Case(named(target(draft_vocab_size=32)), 1, "EGL706 target-is-drafter"),
     Case(named(None), 0, "not compared: base_model in README.md names", asked=1, made=1),
     Case(named(b"{"), 0, "not compared: base_model", asked=1, made=1),
@@ -354,7 +354,7 @@ def test_a_fault_ends_as_the_table_says(case: Case, scene: Scene) -> None:
     for commit in made:
         if not case.is_spoiled:
             assert_bound(repo, scene.folder, commit.oid)
-        if "not known" not in case.says:  # every other message names the commit
+        if "unknown" not in case.says:  # every other message names the commit
             assert commit.oid in shown(done) and f"{hub.endpoint}/{NAME}" in shown(done), done
     if not case.made:
         assert repo.refs == {"main": repo.log()[0].oid} and repo.log()[-1].oid == first

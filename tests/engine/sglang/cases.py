@@ -258,6 +258,8 @@ def _own() -> dict[str, Case]:
         names = [name for name in edits if not name.startswith("rope_")]
         if base == "mla3":  # it has no fc_norm to change
             names = [name for name in names if name not in ("fc_norm absent", "use_aux_norm")]
+        else:  # it has the whole vocabulary
+            names = [name for name in names if not name.startswith("no lm_head, ")]
         found |= {
             f"{base}-yarn/{name}": Case(
                 f"{base}-yarn", partial(mla_drafter, base), edits[name], is_loaded_only=True
