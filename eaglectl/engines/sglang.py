@@ -27,7 +27,7 @@ from eaglectl.engines.quantised import FLOATS, misbuilt, untargeted
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import Case, View
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.text_part import text_part
+from eaglectl.files.text_part import quantisation_key, text_part
 from eaglectl.formats.config_keys import POSITIONS, at
 from eaglectl.formats.format import IdsPlace
 
@@ -64,7 +64,7 @@ def _replaced_embedding(view: View) -> bool:
 
 
 def _quantised_latent(view: View) -> bool:
-    tensors, is_stated = view.drafter.tensors.items(), bool(view.config.get("quantization_config"))
+    tensors, is_stated = view.drafter.tensors.items(), bool(view.config.get(quantisation_key(view.config)))
     return is_stated and any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
 
 

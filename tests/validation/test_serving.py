@@ -273,6 +273,9 @@ def llama(fact: str, *patch: Any, **given: Any) -> Bad:
     return Bad(f"llama.cpp-{fact}", "llama.cpp", *patch, **given)
 
 
+# by the name in the first releases of compressed-tensors
+RENAMED = {"compression_config": QUANTISED["quantization_config"]}
+
 BAD = (
     Bad("vllm-weight-files", "vllm", says="opens other.safetensors", beside="other.safetensors"),
     sglang("weight-files", says="opens other.safetensors", beside="other.safetensors"),
@@ -501,6 +504,7 @@ BAD = (
         option="--context-length 512",
     ),
     sglang("mla-quantised", QUANTISED, in_float8(KV_B, 64, 512), base="vllm/mla"),
+    sglang("mla-quantised", RENAMED, in_float8(KV_B, 64, 512), base="vllm/mla"),
     sglang("speculators", base="speculators/plain"),
     sglang("architecture", {"architectures": ["Eagle3LlamaForCausalLM"]}, where="architectures"),
     sglang("head-unfilled", {"draft_vocab_size": 256}, NO_HEAD, base="vllm/mla"),
