@@ -249,8 +249,8 @@ def test_the_earlier_name_of_the_config_is_read_and_written_by_the_usual_one(
 ) -> None:
     table = {**INT8_LAYERS, "ignore": ["lm_head", "model.fc"]}
     folder = drafter_folder(tmp_path, config={"compression_config": table, **usual}, tensors=scaled(*MODULES))
-    told = eaglectl.inspect(str(folder), engines=["vllm==0.32.0", "sglang==0.5.23"])
-    assert [verdict.outcome for verdict in told.requested] == ["as trained", "as trained"]
+    found = eaglectl.inspect(str(folder), engines=["vllm==0.32.0", "sglang==0.5.23"])
+    assert [verdict.outcome for verdict in found.requested] == ["as trained", "as trained"]
     assert call("convert", folder, "--for", "vllm", "-o", tmp_path / "out").code == 0
     written = json.loads((tmp_path / "out/config.json").read_text())
     assert "compression_config" not in written and written["quantization_config"]["config_groups"]

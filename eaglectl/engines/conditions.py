@@ -208,11 +208,9 @@ def other_scaling(view: View) -> bool:
 def per_layer_keys(view: View) -> list[str]:
     """Return the keys by which transformers since 5.14 takes values of single layers, or stops."""
     layers = view.flat.get("per_layer_config")
-    is_without_effect = layers is None or (isinstance(layers, Mapping) and not any(layers.values()))
-    return [
-        *(() if is_without_effect else ("per_layer_config",)),
-        *(key for key in ("is_heterogeneous",) if key in view.flat),
-    ]
+    has_values = any(layers.values()) if isinstance(layers, Mapping) else layers is not None
+    has_key = {"per_layer_config": has_values, "is_heterogeneous": "is_heterogeneous" in view.flat}
+    return [key for key, is_there in has_key.items() if is_there]
 
 
 def d2t_dtype(view: View) -> str:

@@ -194,7 +194,7 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
     key, rows = "draft_vocab_size", _first_size(shapes, ("lm_head.weight", 0), ("d2t", 0))
     config_size = keys.config.get(key)
     if type(config_size) is int and shapes.get("d2t") == (config_size,):
-        rows = config_size  # lm_head is the one that does not fit, such as a padded one
+        rows = config_size  # lm_head alone does not fit; it may be padded
     evidence = f"lm_head and d2t have {rows} rows"
     if rows is None or not keys.disbelieved(key, evidence):
         from_config = keys.get(key, int)

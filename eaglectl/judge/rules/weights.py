@@ -246,12 +246,12 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
-    weights = _weights(subject)
-    # to what is read with a change, one may be added
+    weights, are_offsets = _weights(subject), any(_offset_means(subject))
+    # norms that are read as stored: a reading may add one to the others
     factors = {
         stored
         for stored, tensor in weights.items()
-        if stored.endswith("weight") and isinstance(tensor.origin, tuple) and not any(_offset_means(subject))
+        if stored.endswith("weight") and isinstance(tensor.origin, tuple) and not are_offsets
     }
     for name, constant in ((name, summary.constant) for name, summary in subject.summaries()):
         shape = subject.checkpoint.tensors[name].shape
@@ -620,7 +620,7 @@ def _norm_means(subject: Subject) -> Mapping[str, float]:
 
 
 def _offset_means(subject: Subject) -> list[float]:
-    # the means of a layer's norms in order, if they look like offsets from one; else none
+    """Return the sorted means of the layer's norms if they look like offsets from one, else no mean."""
     means = sorted(mean for name, mean in _norm_means(subject).items() if LAYER.fullmatch(name))
     return means if len(means) > 1 and means[-1] < (RANGES["highest norm"].below or 0) else []
 
