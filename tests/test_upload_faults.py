@@ -140,6 +140,21 @@ def within(step: str, change: Callable[[Path], None]) -> Arrange:
     return arrange
 
 
+def link_weights(folder: Path) -> None:
+    """A hard link, removed at once: the clock of a file system is coarse."""
+    weights, other = folder / "model.safetensors", folder / "link"
+    before = weights.stat().st_ctime_ns
+    while weights.stat().st_ctime_ns == before:
+        other.hardlink_to(weights)
+        other.unlink()
+
+
+def edit_and_hide(folder: Path) -> None:
+    times = (folder / "model.safetensors").stat()
+    edit_weights(folder)
+    os.utime(folder / "model.safetensors", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 CHANGED = "after the files were hashed and judged; nothing was committed"
 FOLDER = [
     (within("release_target", edit_config), "config.json changed"),
@@ -151,6 +166,7 @@ FOLDER = [
     (changing(PREUPLOAD, lambda folder: (folder / "config.json").unlink()), "config.json was removed"),
     (changing(PREUPLOAD, exchange_config), "config.json changed"),
     (changing("blob", edit_weights), "model.safetensors changed"),
+    (changing(PREUPLOAD, edit_and_hide), "model.safetensors changed"),
 ]
 
 
@@ -324,6 +340,7 @@ AFTER = [
 CASES = [
     *(Case(arrange, 1, f"{what} {CHANGED}") for arrange, what in FOLDER),
     Case(changing(PREUPLOAD, shutil.rmtree), 3, "No such file or directory"),
+    Case(changing(PREUPLOAD, link_weights), 0, "published: ", asked=1, made=1),
     *(*NAMED, *BEFORE, *COMMIT, *AFTER),
     Case(at("commit", interrupt), 130, f"interrupted; {NAME} may have received files", asked=1),
 ]

@@ -42,7 +42,7 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
                 assert isinstance(folder, FolderSource)
                 check_cached(folder)
                 files = stack.enter_context(opened(folder))
-                files.original.check_unchanged(is_status_compared=False)
+                files.original.check_unchanged()
                 copied = files.readable
         except EaglectlError as error:
             copied = error

@@ -163,7 +163,7 @@ def collect_statistics(
         needed = refit_tokens(drafter) if spare else 0
         statistics = _collect_run(job, options.run_in, len(prompts), needed, following)
         digest = drafter_digest(files.checkpoint, drafter)
-        files.original.check_unchanged(is_status_compared=False)
+        files.original.check_unchanged()
     return replace(statistics, digests={"drafter": digest, **statistics.digests})
 
 

@@ -6,6 +6,7 @@ Memory does not grow with the checkpoint.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,8 @@ def write_plan(
         unlinked = [shard for shard in shards if not (options.link and output.link(shard, checkpoint))]
         if len(unlinked) < len(shards):
             original.restamp()
+        linked = {shard.copied for shard in shards if shard not in unlinked}
+        output.start_source(plan, checkpoint, original, [name for name in originals if name not in linked])
         counter = ByteCounter(on_progress, "writing", sum(shard.nbytes for shard in unlinked))
         for shard in unlinked:
             output.write_weights(shard, checkpoint, counter)
@@ -186,16 +189,17 @@ def write_plan(
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, [checkpoint.source.read(name)])
-        sources: Mapping[str, Any] = {
+        sources: Mapping[str, Mapping[str, Any]] = {
             name: {"size": original.size(name), "sha256": None} for name in originals
         }
         if not options.link:
-            sources = output.source_files(plan, checkpoint, original, originals)
+            sources = output.source_files(original)
         record = provenance(plan, checkpoint, sources)
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        original.check_unchanged()
+        touched = original.check_unchanged()
+        output.check_source(original, (name for name in touched if name not in linked))
         if options.check:
             options.check(folder.work)
         folder.publish()
@@ -207,6 +211,8 @@ class _Output:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
+        self.moved: dict[str, str] = {}
+        self.sources: dict[str, _SourceFile] = {}
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         digest, sizes = sha256(), list[int]()
@@ -243,38 +249,65 @@ class _Output:
         }
         return dict(sorted({**self.files, **weights}.items()))
 
-    def source_files(
-        self,
-        plan: ConversionPlan,
-        checkpoint: Checkpoint,
-        original: PinnedSource,
-        originals: Sequence[str],
-    ) -> dict[str, Mapping[str, Any]]:
-        """Return the entry of eaglectl.json on each weight file of the source; a pickle has one digest.
+    def start_source(
+        self, plan: ConversionPlan, checkpoint: Checkpoint, original: PinnedSource, originals: Iterable[str]
+    ) -> None:
+        """Start on the digests of weight files of the source; a pickle has one.
 
-        A tensor that was moved as a whole is not read again: its digest is the output's.
+        A tensor that is moved as a whole is not read twice: its digest is the output's.
         """
-        moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
-        started, files = {}, dict[str, Mapping[str, Any]]()
+        self.moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
         for name in originals:
-            ranges, algorithm = tensor_ranges(checkpoint.tensors.values(), name), TENSORS
-            if name not in checkpoint.weight_files:  # a pickle
-                ranges, algorithm = {HEADER_KEY: (0, original.size(name))}, "sha256"
-            unmoved = {key: range for key, range in ranges.items() if key not in moved}
-            descriptor = original.pinned(name).descriptor
-            started[name] = ranges, self.digests.of_ranges(name, descriptor, unmoved, algorithm)
+            is_pickle = name not in checkpoint.weight_files
+            ranges = tensor_ranges(checkpoint.tensors.values(), name)
+            if is_pickle:
+                ranges = {HEADER_KEY: (0, original.size(name))}
+            reread = partial(
+                self.digests.of_ranges,
+                name,
+                original.pinned(name).descriptor,
+                algorithm="sha256" if is_pickle else TENSORS,
+            )
+            unmoved = {key: place for key, place in ranges.items() if key not in self.moved}
+            self.sources[name] = _SourceFile(ranges, is_pickle, reread, reread(ranges=unmoved))
+
+    def source_digests(self) -> dict[str, dict[str, str]]:
+        """Return the digests of each weight file of the source by the key of its range."""
         written = {
             key: value
             for _, tensor_digests in self.weights.values()
             for key, value in tensor_digests.result().items()
         }
-        for name, (ranges, digests) in started.items():
-            hashes, size = digests.result(), original.size(name)
-            hashes |= {key: written[moved[key]] for key in ranges if key in moved}
-            files[name] = _file_entry(size, hashes)
-            if name not in checkpoint.weight_files:
-                files[name] = {"size": size, "sha256": hashes[HEADER_KEY]}
-        return files
+        return {
+            name: {key: written[self.moved[key]] for key in file.ranges if key in self.moved}
+            | file.started.result()
+            for name, file in self.sources.items()
+        }
+
+    def source_files(self, original: PinnedSource) -> dict[str, Mapping[str, Any]]:
+        """Return the entry of eaglectl.json on each weight file of the source."""
+        return {
+            name: {"size": original.size(name), "sha256": digests[HEADER_KEY]}
+            if self.sources[name].is_pickle
+            else _file_entry(original.size(name), digests)
+            for name, digests in self.source_digests().items()
+        }
+
+    def check_source(self, original: PinnedSource, names: Iterable[str]) -> None:
+        """Read weight files of the source again. Raises UnreadableError for other contents."""
+        for name in names:
+            file = self.sources.get(name)
+            if file is None or file.reread(ranges=file.ranges).result() != self.source_digests()[name]:
+                raise changed(original, name)
+
+
+class _SourceFile(Struct):
+    """A weight file of the source: its ranges, and the digests of those that are not moved as a whole."""
+
+    ranges: Mapping[str, Range]
+    is_pickle: bool
+    reread: Callable[..., RangeDigests]
+    started: RangeDigests
 
 
 def _file_entry(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:

@@ -475,6 +475,7 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
     """
 
     files: dict[str, _PinnedFile] = {}
+    hashes: dict[str, int] = {}  # of files that were read whole; hashlib loads OpenSSL
 
     def __enter__(self) -> "PinnedSource":
         return self
@@ -498,33 +499,42 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return bytes [start, stop) of a file."""
-        return read_open(self.place, name, self.pinned(name).descriptor, start, stop)
+        data = read_open(self.place, name, self.pinned(name).descriptor, start, stop)
+        if (start, stop) == (0, None):
+            self.hashes.setdefault(name, hash(data))
+        return data
 
     def restamp(self) -> None:
         """Record the present status times, which hard links change.
 
         Raises UnreadableError if more than that changed.
         """
-        self.check_unchanged(is_status_compared=False)
+        self.check_unchanged()
         for name, file in self.files.items():
             self.files[name] = replace(file, stamp=Stamp.of(os.fstat(file.descriptor)))
 
-    def check_unchanged(self, *, is_status_compared: bool = True) -> None:
-        """Raise UnreadableError if an opened file, or the file that has its name now, changed.
+    def check_unchanged(self) -> tuple[str, ...]:
+        """Return the opened files whose status alone changed, and which were not read again here.
 
-        `is_status_compared` False: hard links and permissions may have changed.
+        Hard links that other runs make and remove change it, and so does whoever writes and sets the time
+        back; what was read whole is compared here. Raises UnreadableError if an opened file, or the file
+        that has its name now, changed.
         """
+        touched = list[str]()
         for name, file in self.files.items():
             try:
-                status = os.fstat(file.descriptor)
-                stamps = Stamp.of(status), Stamp.of(file.path.stat())
+                stamps = Stamp.of(os.fstat(file.descriptor)), Stamp.of(file.path.stat())
             except OSError:
                 raise changed(self, name) from None
-            # another run that reads the file, as smoke does, makes a hard link of it
-            is_compared = is_status_compared and status.st_nlink == 1
-            is_same = stamps == (file.stamp, file.stamp)
-            if not is_same and (is_compared or not all(map(file.stamp.is_same_content, stamps))):
+            if not all(map(file.stamp.is_same_content, stamps)):
                 raise changed(self, name)
+            if stamps == (file.stamp, file.stamp):
+                continue
+            if name not in self.hashes:
+                touched.append(name)
+            elif self.hashes[name] != hash(self.read(name)):
+                raise changed(self, name)
+        return tuple(touched)
 
 
 def changed(source: FolderSource, name: str) -> UnreadableError:
