@@ -380,6 +380,11 @@ def test_a_repository_that_was_not_made_as_asked_for_is_not_written(
 def test_a_name_that_is_none_is_usage(hub: LoopbackHub, folder: Path, repo: str) -> None:
     refused(call("upload", folder, repo), 2)
     assert "no such folder" in refused(call("upload", "nowhere", NAME), 3)
+
+
+def test_a_file_of_a_folder_is_answered_with_the_folder(hub: LoopbackHub, folder: Path) -> None:
+    assert f"pass its folder, {folder}" in refused(call("upload", folder / "config.json", NAME), 3)
+    assert hub.requests == []
     done = call("upload", folder, NAME, "--token", TOKEN)  # which the client alone has
     assert (done.code, TOKEN in done.out + done.err) == (2, False)
     assert not hub.requests

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
 from eaglectl.files.budgets import CONFIG_ENTRIES, MAX_CONFIG, MAX_ENTRIES, MAX_KEYS, MAX_RECORD
-from eaglectl.files.files import is_folder
+from eaglectl.files.files import is_folder, is_regular
 from eaglectl.files.header import (
     JSON,
     POINTER,
@@ -584,6 +584,10 @@ def _file_mode(text: str) -> int:
 def open_local_folder(text: str) -> FolderSource:
     """Open the folder of a checkpoint on this machine. Raises UnreadableError if there is none."""
     check(
+        (
+            bool(text) and is_regular(Path(text)),
+            f"{text} is one file of a checkpoint; pass its folder, {Path(text).parent}",
+        ),
         (
             not text or not is_folder(Path(text)),
             f"{text or repr(text)}: no such folder; pass the folder of one checkpoint",
