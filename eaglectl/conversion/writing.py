@@ -177,8 +177,7 @@ def write_plan(
         unlinked = [shard for shard in shards if not (options.link and output.link(shard, checkpoint))]
         if len(unlinked) < len(shards):
             original.restamp()
-        linked = {shard.copied for shard in shards if shard not in unlinked}
-        output.start_source(plan, checkpoint, original, [name for name in originals if name not in linked])
+        output.start_source(plan, checkpoint, original, originals)
         counter = ByteCounter(on_progress, "writing", sum(shard.nbytes for shard in unlinked))
         for shard in unlinked:
             output.write_weights(shard, checkpoint, counter)
@@ -189,17 +188,11 @@ def write_plan(
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, [checkpoint.source.read(name)])
-        sources: Mapping[str, Mapping[str, Any]] = {
-            name: {"size": original.size(name), "sha256": None} for name in originals
-        }
-        if not options.link:
-            sources = output.source_files(original)
-        record = provenance(plan, checkpoint, sources)
+        record = provenance(plan, checkpoint, output.source_files(original, originals))
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        touched = original.check_unchanged()
-        output.check_source(original, (name for name in touched if name not in linked))
+        output.check_source(original)
         if options.check:
             options.check(folder.work)
         folder.publish()
@@ -211,6 +204,7 @@ class _Output:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
+        self.linked: set[str] = set()  # files of the source
         self.moved: dict[str, str] = {}
         self.sources: dict[str, _SourceFile] = {}
 
@@ -241,6 +235,7 @@ class _Output:
             raise changed(source, file)
         header = sha256(source.read(file, *shard.ranges[HEADER_KEY])).hexdigest()
         self.files[shard.name] = {"size": shard.nbytes, "sha256": None, "header": header}
+        self.linked.add(file)
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
@@ -252,12 +247,12 @@ class _Output:
     def start_source(
         self, plan: ConversionPlan, checkpoint: Checkpoint, original: PinnedSource, originals: Iterable[str]
     ) -> None:
-        """Start on the digests of weight files of the source; a pickle has one.
+        """Start on the digests of the weight files of the source that are not linked; a pickle has one.
 
         A tensor that is moved as a whole is not read twice: its digest is the output's.
         """
         self.moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
-        for name in originals:
+        for name in set(originals) - self.linked:
             is_pickle = name not in checkpoint.weight_files
             ranges = tensor_ranges(checkpoint.tensors.values(), name)
             if is_pickle:
@@ -284,18 +279,22 @@ class _Output:
             for name, file in self.sources.items()
         }
 
-    def source_files(self, original: PinnedSource) -> dict[str, Mapping[str, Any]]:
+    def source_files(self, original: PinnedSource, originals: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """Return the entry of eaglectl.json on each weight file of the source."""
-        return {
-            name: {"size": original.size(name), "sha256": digests[HEADER_KEY]}
-            if self.sources[name].is_pickle
-            else _file_entry(original.size(name), digests)
-            for name, digests in self.source_digests().items()
-        }
+        digests, entries = self.source_digests(), dict[str, Mapping[str, Any]]()
+        for name in originals:
+            size = original.size(name)
+            entries[name] = {"size": size, "sha256": digests.get(name, {}).get(HEADER_KEY)}
+            if name in digests and not self.sources[name].is_pickle:
+                entries[name] = _file_entry(size, digests[name])
+        return entries
 
-    def check_source(self, original: PinnedSource, names: Iterable[str]) -> None:
-        """Read weight files of the source again. Raises UnreadableError for other contents."""
-        for name in names:
+    def check_source(self, original: PinnedSource) -> None:
+        """Raise UnreadableError if a file of the source changed.
+
+        Weight files whose status alone changed are read again.
+        """
+        for name in set(original.check_unchanged()) - self.linked:
             file = self.sources.get(name)
             if file is None or file.reread(ranges=file.ranges).result() != self.source_digests()[name]:
                 raise changed(original, name)
