@@ -159,6 +159,11 @@ BY_MORE: dict[str, Case] = {
         {"fc.weight": None, **EAGLE_1},
         ("a full language model",),
     ),
+    "an MLP speculator by its key": (
+        {"n_predict": 3},
+        NOTHING | {"head.0.weight": floats("h", 64, HIDDEN), "emb.0.weight": floats("e", 64, HIDDEN)},
+        ("an MLP speculator", "n_predict"),
+    ),
     "something without attention": ({}, NOTHING | {"conv1.weight": floats("q", 3, 3)}, ("not a drafter",)),
 }
 CASES: dict[str, Case] = {

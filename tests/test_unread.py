@@ -64,6 +64,7 @@ FINE: tuple[tuple[str, Any], ...] = (
     ("num_target_layers", 36),
     ("target_layer_count", 36),
     ("num_nextn_predict_layers", 0),
+    ("n_predict", 1),
     ("norm_topk_prob", True),
     ("layer_norm_eps", 1e-5),
     ("max_grad_norm", 0.5),

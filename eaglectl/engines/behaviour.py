@@ -320,6 +320,8 @@ class AppliedFact(Struct, frozen=True):
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"
+# the draft tokens of a round in the commands that start an engine
+DRAFT_TOKENS = 3
 # places of ids as reports name them; other paths name themselves
 NESTED = f"eagle_config.{IDS}"
 PLACES = {IDS: "top level", NESTED: "eagle_config"}

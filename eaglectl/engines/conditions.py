@@ -7,7 +7,15 @@ from typing import Any
 from eaglectl.drafter.drafter import ENGINE_FACTORS, TRANSFORMERS_FACTORS, Feature, yarn_factor
 from eaglectl.engines.behaviour import CapturedLayers, is_within
 from eaglectl.engines.data import load
-from eaglectl.engines.quantised import KINDS, lacks_method, method_words, misbuilt, reads_unlooked, unbuilt
+from eaglectl.engines.quantised import (
+    KINDS,
+    lacks_method,
+    method_words,
+    misbuilt,
+    reads_unlooked,
+    refused_settings,
+    unbuilt,
+)
 from eaglectl.engines.targets import Captures
 from eaglectl.engines.view import ASIDE, ORIGINAL, Case, View
 from eaglectl.formats.vocabulary import PADDING
@@ -259,6 +267,7 @@ COMMON: Mapping[str, Condition] = {
     "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
     "quantised-method": lacks_method,
+    "quantised-settings": lambda case: bool(refused_settings(case)),
     "quantised-unread": reads_unlooked,
     "quantised-module": lambda case: bool(unbuilt(case.engine, case.release, case.view.drafter)),
     "rope-scaling": when(misreads_scaling),
@@ -299,6 +308,10 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
         "method": " ".join(map(str, method_words(view.drafter.quantisation or {}))),
+        "settings": listed(
+            f"no {key}" if value is None else f"{key}: {value!r}"
+            for key, value in refused_settings(case).items()
+        ),
         "them": "them" if len(parts) > 1 else "it",
         "architecture": view.architecture,
         "aux": view.drafter.dims.aux,

@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -59,6 +59,40 @@ def lacks_method(case: Case) -> bool:
     """Whether the engine lists no such method."""
     method = method_of(case.view.drafter.quantisation)
     return bool(method) and method not in load(case.engine)["quantised"]["methods"]
+
+
+def refused_settings(case: Case) -> Mapping[str, object]:
+    """Return the settings of the quantisation config that the release stops at: None is a missing key."""
+    table = case.view.drafter.quantisation or {}
+    return {
+        key: settings.get(key)
+        for row in load(case.engine).get("quantised", {}).get("settings", ())
+        if row["method"] == method_of(table) and is_within(row["releases"], case.release)
+        for settings in _settings(table)
+        if (key := _refused(row, settings))
+    }
+
+
+def _refused(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    # the key that a release stops at: missing, or not of the values that it takes (none: all); "" for none
+    key = next((key for key in row["keys"] if key in settings), None)
+    if key is None:
+        return "" if row.get("is_optional") else str(row["keys"][-1])
+    value = settings[key].lower() if isinstance(settings[key], str) else settings[key]
+    is_free = any(settings.get(name) in values for name, values in row.get("unless", {}).items())
+    return "" if is_free or not row["takes"] or value in row["takes"] else str(key)
+
+
+def _settings(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    # the objects of a quantisation config that state how weights are quantised
+    groups = table.get("config_groups")
+    if method_of(table) in BY_WORDS:
+        yield table
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        if isinstance(group, Mapping) and isinstance(weights := group.get("weights"), Mapping):
+            # as compressed-tensors fills it in
+            strategy = weights.get("strategy") or ("group" if weights.get("group_size") else "")
+            yield {**weights, "strategy": strategy}
 
 
 def reads_unlooked(case: Case) -> bool:

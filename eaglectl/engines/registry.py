@@ -14,6 +14,7 @@ from eaglectl import shell
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import (
+    DRAFT_TOKENS,
     CapturedLayers,
     StartOption,
     capture,
@@ -232,7 +233,7 @@ def view_for(
 def launch_commands(
     drafter: Drafter,
     path: str,
-    tokens: int = 3,
+    tokens: int = DRAFT_TOKENS,
     revision: str | None = None,
     target_text: str | None = None,
 ) -> Mapping[str, str]:
@@ -349,7 +350,7 @@ def started(command: str, options: Iterable[StartOption]) -> str:
     return " ".join([command, *(shell.option(option.name, option.value) for option in options)])
 
 
-def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
+def llama_server(drafter: str, tokens: int = DRAFT_TOKENS, target: str = "TARGET.gguf") -> str:
     """Return the command that serves a drafter's GGUF file with draft metrics; `target` is the target's."""
     return (
         f"llama-server --model {shell.quote(target)} --model-draft {shell.quote(drafter)}"
@@ -361,7 +362,7 @@ def output_commands(
     drafter: Drafter,
     folder: str,
     target: str | None,
-    tokens: int = 3,
+    tokens: int = DRAFT_TOKENS,
     revision: str | None = None,
 ) -> Mapping[str, str]:
     """Return the command that serves a folder or a Hub repository, for each engine of ENGINES.

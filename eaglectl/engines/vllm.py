@@ -9,7 +9,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import SLIDING, Feature
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.behaviour import IDS, is_since, is_within
+from eaglectl.engines.behaviour import DRAFT_TOKENS, IDS, is_since, is_within
 from eaglectl.engines.conditions import (
     COMMON,
     Condition,
@@ -404,6 +404,14 @@ def _packs_head(table: Mapping[str, Any]) -> bool:
     return is_listed("lm_head", targets) and not is_listed("lm_head", excluded)
 
 
+def _refuses_draft_tokens(view: View) -> bool:
+    """Whether n_predict does not allow the draft tokens of a start (config/speculative.py 0.32.0:1494)."""
+    most = view.flat.get("n_predict")
+    if not isinstance(most, int | float):
+        return most is not None
+    return most < DRAFT_TOKENS and (most == 0 or DRAFT_TOKENS % most != 0)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "pipeline-class": lambda case: in_stages(case.view) and _relays(case) is False,
@@ -537,6 +545,7 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "per-layer-by-transformers": COMMON["per-layer"],
     "attention-kind": when(lambda view: OTHER_ATTENTION.get(view.model_class) in view.flat),
+    "draft-tokens": when(_refuses_draft_tokens),
     "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),
     "mla-prefill-scale": lambda case: (
         [*case.captured] == ["V2"] and not isclose(*_softmax_scales(case.view), rel_tol=1e-3)
@@ -573,6 +582,8 @@ def _key_words(view: View) -> Mapping[str, Any]:
         "attention_key": OTHER_ATTENTION.get(view.model_class),
         "rope_keys": listed(key for key in FOREIGN_ROPE_KEYS if key in view.rope_table),
         "original": int(view.reach[3] or 0),
+        "draft_tokens": DRAFT_TOKENS,
+        "n_predict": view.flat.get("n_predict"),
         **dict(zip(("own_scale", "target_scale"), map("{:.3g}".format, _softmax_scales(view)), strict=True)),
     }
 

@@ -76,6 +76,7 @@ READ = (
     "dtype",
     "_name_or_path",
     "num_nextn_predict_layers",
+    "n_predict",
     "attn_implementation",
     "_attn_implementation",
 )

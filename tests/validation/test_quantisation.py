@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.judge.rule import AllowTable, Policy
-from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, refusal, target_of
+from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, integers, refusal, target_of
 from tests.processor import within
 from tests.validation.patches import Patch, add, exact, only, store
 
@@ -54,6 +54,30 @@ def quantised(
     return Patch(why, finds, config, says, scaled(*MODULES), given=only("EGL8"), blind=blind)
 
 
+# a matrix in words whose columns are in groups of 12
+IN_WORDS = {
+    "quantization_config": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 12,
+        "sym": True,
+        "desc_act": True,
+    }
+}
+
+
+def indexed(group: int) -> dict[str, Stored | None]:
+    """down_proj in words of 4 bits, in two groups, whose last column is said to be of this one."""
+    module = "layers.0.mlp.down_proj"
+    return {
+        f"{module}.weight": None,
+        f"{module}.qweight": ("I32", (3, 16), bytes(192)),
+        f"{module}.qzeros": ("I32", (2, 2), bytes(16)),
+        f"{module}.scales": floats(module, 2, 16, dtype="F16"),
+        f"{module}.g_idx": integers(*[0, 1] * 11, 0, group, dtype="I32"),
+    }
+
+
 # ModelOpt's exporter writes this beside drafters that it did not quantise
 UNQUANTISED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "exclude_modules": []}}
 GOOD = (
@@ -66,6 +90,7 @@ GOOD = (
     quantised("compressed-tensors", "", compressed("lm_head", "re:.*fc")),
     Patch("by name", "", compressed(targets=(r"re:.*mlp\..*",)), tensors=scaled(*MODULES[:3]), **FAMILY),
     quantised("fp8 by list", "", FP8),
+    Patch("GPTQ by activation order", "", IN_WORDS, tensors=indexed(1), **FAMILY),
 )
 BAD = (
     quantised("scales, not quantised", "EGL801", modelopt(*LEFT, algorithm=None), "no quantization_config"),
@@ -92,6 +117,10 @@ BAD = (
         "excludes model.vision_tower.patch from",
     ),
     Patch("denied", "EGL806", compressed(*LEFT), "is not among modelopt*", scaled(*MODULES), given=ALLOW),
+    Patch(
+        "a group that is none", "EGL807", IN_WORDS, "down_proj.g_idx names group 2 of 2", indexed(2), **FAMILY
+    ),
+    Patch("a group below 0", "EGL807", IN_WORDS, "names group -1 of 2", indexed(-1), **FAMILY),
     quantised("a list that is none", "", compressed(ignore="lm_head"), blind=("EGL802", "EGL805")),
     quantised("a broken pattern", "", compressed("re:("), blind=("EGL802", "EGL805")),
 )

@@ -74,6 +74,15 @@ def by_method(name: str) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": name, "ignore": ["fc", "lm_head"]}}
 
 
+def words(**changes: Any) -> dict[str, Any]:
+    """A config of GPTQ, for o_proj alone."""
+    lists = {"modules_in_block_to_quantize": ["o_proj"], "modules_to_not_convert": ["qkv", "mlp", "fc"]}
+    dynamic = {"dynamic": {"-:.*(qkv|fc|gate_up|down).*": {}}}
+    settings = {"bits": 4, "group_size": 32, "sym": True, "desc_act": False, **changes}
+    stated = {key: value for key, value in settings.items() if value is not ABSENT}
+    return {"quantization_config": {"quant_method": "gptq", **lists, **dynamic, **stated}}
+
+
 def only_nested(*ids: int) -> dict[str, Any]:
     return {IDS: ABSENT, "eagle_config": {IDS: list(ids)}}
 
@@ -216,6 +225,22 @@ PACKED_HEAD = {
     "lm_head.weight_scale": floats("scale", DRAFT, 1),
     "lm_head.weight_shape": ("I64", (2,), struct.pack("<2q", DRAFT, HIDDEN)),
 }
+IN_WORDS = {
+    f"{OUTPUT}.weight": None,
+    f"{OUTPUT}.qweight": ("I32", (4, HIDDEN), bytes(16 * HIDDEN)),
+    f"{OUTPUT}.qzeros": ("I32", (1, HIDDEN // 8), bytes(HIDDEN // 2)),
+    f"{OUTPUT}.scales": floats("scales", 1, HIDDEN, dtype="F16"),
+}
+
+
+def ordered(actorder: str, **more: Any) -> dict[str, Any]:
+    """A config of compressed-tensors with an order of activations, for o_proj alone."""
+    weights = {"num_bits": 8, "actorder": actorder, **more}
+    groups = {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    excluded = ["re:.*(fc|lm_head|mlp.*|qkv_proj|gate_up_proj|down_proj)$"]
+    return {"quantization_config": {**PACKED_LINEAR, **groups, "ignore": excluded}}
+
+
 MLA_HEAD = in_float8("lm_head", 96, 32)
 PACKED_OUTPUT = {
     f"{OUTPUT}.weight": None,
@@ -417,6 +442,16 @@ BAD = (
     sglang("quantised-method", by_method("experts_int8"), in_float8(OUTPUT, HIDDEN, 32), "experts_int8"),
     vllm("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
     sglang("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
+    vllm("quantised-settings", words(desc_act=True), IN_WORDS, "stops at desc_act: True in"),
+    vllm("quantised-settings", words(bits=2, sym=False), IN_WORDS, "stops at bits: 2, sym: False in"),
+    vllm("quantised-settings", words(sym=ABSENT, group_size=256), IN_WORDS, "no sym, group_size: 256 in"),
+    vllm("quantised-settings", ordered("GROUP", group_size=32), PACKED_OUTPUT, "actorder: 'GROUP' in"),
+    Bad("vllm-quantised-settings", "vllm==0.22.1", ordered("static"), PACKED_OUTPUT, "actorder: 'static' in"),
+    Bad("vllm-quantised-settings", "vllm==0.29.0", ordered("group"), PACKED_OUTPUT, "actorder: 'group' in"),
+    sglang("quantised-settings", ordered("dynamic"), PACKED_OUTPUT, "actorder: 'dynamic' in"),
+    Bad("vllm-quantised-settings", "vllm==0.21.0", words(bits=5), IN_WORDS, "stops at bits: 5 in"),
+    sglang("quantised-settings", words(bits=5), IN_WORDS, "stops at bits: 5 in"),
+    sglang("quantised-settings", words(quant_method="awq"), IN_WORDS, "stops at no zero_point in"),
     vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
     vllm("packed-target-head", says="and the target's is packed", target=GPTQ_TARGET),
     Bad("vllm-packed-target-head", "vllm==0.24.0", says="the target's", target=PACKED_TARGET),
@@ -473,6 +508,8 @@ BAD = (
     vllm("dynamic-factor", {"rope_scaling": {"rope_type": "dynamic"}}),
     vllm("rope-foreign", scaled("dynamic", None, max_trained_positions=64), says="max_trained_positions"),
     vllm("rope-foreign", {"rope_scaling": {"rope_type": "default", "rope_dim": 4}}, says="by rope_dim"),
+    vllm("draft-tokens", {"n_predict": 2}, says="n_predict, 2, allows", where="n_predict"),
+    vllm("draft-tokens", {"n_predict": 0}, says="n_predict, 0, allows", where="n_predict"),
     vllm("rope-kind", scaled("ntk", None), says="scaling ntk by rules", is_blind=True),
     vllm("rope-scaling", scaled("linear", None), answers={"rope": "plain"}),
     vllm("rope-scaling", {**scaled("yarn"), "original_max_position_embeddings": 64}),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from fnmatch import translate
 from functools import lru_cache
 from math import prod, sqrt
+from struct import iter_unpack
 from typing import Any
 
 from msgspec.structs import replace
@@ -59,6 +60,10 @@ UNLOADED_NAMES: Mapping[str, str] = {
     r"(model\.)?aux_norm_(low|mid|high)\.": "vLLM and TensorRT-LLM",
     r"(?s).*\.(w_kc|w_vc|fused_qkv_a_proj_with_mqa)\b": "vLLM",
 }
+# parts of a quantised matrix that name a group for each column -> the axis of groups of its scales
+GROUPS: Mapping[str, tuple[int, str]] = {"g_idx": (0, "scales"), "weight_g_idx": (1, "weight_scale")}
+MOST_COLUMNS = 2**20
+INTEGERS = {"I32": "<i", "I64": "<q"}
 HALF = 65504.0  # the largest number of float16
 # the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
 SQUARES = sqrt(3.4028234663852886e38)
@@ -401,6 +406,29 @@ def allowed_quantisation(subject: Subject) -> Iterator[Match]:
     method = str(config.get("quant_method") or algorithm_of(config) or "unnamed")
     if config and (words := subject.policy.refusal("quantisation", method.lower(), str.lower)):
         yield Match(f"{method} {words}", _config_place(subject))
+
+
+@rule("EGL807", "group-index", "error")
+def group_index(subject: Subject) -> Iterator[Match]:
+    """g_idx names, for each column of a matrix, a group that its scales have.
+
+    With activation order, a column has the scale of the group that g_idx names. Engines do not check it: a
+    number beyond the groups is read from other memory.
+
+    Fix: restore the tensor from the quantiser's output, or quantise the drafter again.
+    """
+    parts = {name: tensor for name, tensor in subject.drafter.tensors.items() if is_quantised_part(name)}
+    for name, tensor in parts.items():
+        module, _, part = name.rpartition(".")
+        axis, scales = GROUPS.get(part, (0, ""))
+        table = parts.get(f"{module}.{scales}")
+        is_read = tensor.dtype in INTEGERS and prod(tensor.shape) <= MOST_COLUMNS
+        if table is None or len(table.shape) != 2 or not is_read:
+            continue
+        count, code = table.shape[axis], INTEGERS[tensor.dtype]
+        groups = (group for (group,) in iter_unpack(code, subject.values.read(tensor.stored[0])))
+        if (wrong := next((group for group in groups if not 0 <= group < count), None)) is not None:
+            yield Match(f"{name} names group {wrong} of {count}", f"tensor:{tensor.stored[0]}")
 
 
 def _exclude_patterns(config: Mapping[str, Any]) -> Iterator[str]:

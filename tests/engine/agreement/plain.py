@@ -1,5 +1,6 @@
 """The bad cases of vLLM 0.32.0, and good ones told in another way, on a plain drafter of Llama's kind."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -83,6 +84,10 @@ PACKED = {
     **COMPRESSED,
     "format": "pack-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": FOUR_BITS, "input_activations": None}},
+}
+ORDERED = {
+    **PACKED,
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {**FOUR_BITS, "actorder": "group"}}},
 }
 PACKED_HEAD = {
     **PACKED,
@@ -205,10 +210,10 @@ def embedding_of(rows: int) -> Edit:
     )
 
 
-def in_packed_attention(*ignore: str) -> Edit:
+def in_packed_attention(*ignore: str, table: Mapping[str, Any] = PACKED) -> Edit:
     """The attention's modules packed, and these excluded by name."""
     modules = (in_four_bits(f"{ATTENTION}{part}_proj") for part in "qkvo")
-    return both(*modules, config(quantization_config={**PACKED, "ignore": list(ignore)}))
+    return both(*modules, config(quantization_config={**table, "ignore": list(ignore)}))
 
 
 MASK_HIDDEN = noise("mask_hidden", 1, 3 * HIDDEN)
@@ -423,6 +428,8 @@ LLAMA_3: dict[str, Edit] = {
     "per_layer_config of the activation": config(per_layer_config={"0": {"hidden_act": "gelu"}}),
     "per_layer_config of the layer as it is": config(per_layer_config={"0": {}}),
     "is_heterogeneous": config(is_heterogeneous=True),
+    "n_predict 1": config(n_predict=1),
+    "n_predict 2": config(n_predict=2),
     "rope_dim in rope_parameters": config(
         rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={**ROPE, "rope_dim": 16}
     ),
@@ -498,6 +505,9 @@ LLAMA_3: dict[str, Edit] = {
     "lm_head in 4 bits": both(in_four_bits("lm_head"), config(quantization_config=PACKED_HEAD)),
     "attention in 4 bits": in_packed_attention("lm_head", "re:.*mlp.*", "fc", "model.fc"),
     "attention in 4 bits, fc not excluded by its name": in_packed_attention("lm_head", "re:.*mlp.*", "fc"),
+    "attention in 4 bits, by activation order": in_packed_attention(
+        *("lm_head", "re:.*mlp.*", "fc", "model.fc"), table=ORDERED
+    ),
     "compression_config, weights not": config(compression_config=COMPRESSED),
     "scales without quantization_config": noise("fc.weight_scale", 1),
     "kv scales": both(noise(f"{ATTENTION}k_scale", 1), noise(f"{ATTENTION}v_scale", 1)),

@@ -86,6 +86,8 @@ VLLM: Mapping[str, str] = {
     "dynamic-factor": "llama3/rope_scaling dynamic without a factor",
     "rope-foreign": "llama3/rope_dim in rope_parameters",
     "per-layer": "llama3/per_layer_config",
+    "draft-tokens": "llama3/n_predict 2",
+    "quantised-settings": "llama3/attention in 4 bits, by activation order",
     "drafting-length": "llama3/seq_length 16",
     "rope-scaling": "llama3/rope_scaling linear, trained without",
     "mla-prefill-scale": "mla3/rope_scaling yarn with mscale",
