@@ -11,7 +11,7 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2567,
+    "api": 2586,
     "cli": 404,
     "commands": 1686,
     "conversion": 1970,

@@ -393,6 +393,20 @@ def test_the_command_that_validate_prints_repairs_it(tmp_path: Path) -> None:
     assert "--engine=vllm==0.18.0" in call("validate", "-v", folder, "--engine", "vllm==0.18.0").out
 
 
+def test_no_conversion_is_offered_after_which_the_release_has_the_same_fault(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["lm_head"], "weights": {"num_bits": 8, "type": "int"}}}
+    table = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = {"quantization_config": {**table, "ignore": ["re:.*proj", "re:.*fc"]}}
+    # one that says how many columns its words have, and one that does not, which is not multiplied out
+    for name, lost in (("whole", {}), ("lost", {"lm_head.weight_shape": None})):
+        folder = drafter_folder(tmp_path, name, config=config, tensors={**packed("lm_head"), **lost})
+        report = eaglectl.validate(folder, engines=("vllm==0.32.0",))
+        (repair,) = [finding.repair for finding in report.findings if finding.rule.id == "EGL2001"]
+        assert len(repair.conversions) == (0 if lost else 1)
+        assert "start vLLM with VLLM_USE_V2_MODEL_RUNNER=0" in repair.text
+        assert ("no conversion changes that vLLM 0.32.0" in repair.text) == bool(lost)
+
+
 def test_what_a_side_file_states_is_written_into_the_config(tmp_path: Path) -> None:
     lists = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
     folder = drafter_folder(tmp_path, tensors=scaled(*MODULES, "fc"))

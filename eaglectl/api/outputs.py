@@ -408,15 +408,16 @@ class Advice(Struct, frozen=True):
     def _command(self, options: Sequence[str], answers: Answers) -> str:
         return command("convert", self.source, *options, target=self.subject.target.choice, answers=answers)
 
-    def possible(self, fix: Fix) -> Fix:
-        """Return the fix with each refused conversion replaced by the reason.
+    def possible(self, finding: Finding) -> Fix:
+        """Return a finding's fix with each conversion that is refused, or no help, replaced by the reason.
 
         If a question is open that a conversion cannot measure, a fix with a conversion becomes the advice to
         answer it. The text of a refusal is a list of steps, as `read_fix` reads them.
         """
+        fix = finding.repair
         if self.is_open and fix.conversions:
             return Fix(steps=(Step(parts=(ANSWERED,)),), remedy="settle", end=".")
-        refusals = [self._refusal(step) for step in fix.steps]
+        refusals = [self._refusal(step) or self._outlasting(step, finding) for step in fix.steps]
         if not any(refusals):
             return fix
         possible_steps = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
@@ -429,16 +430,27 @@ class Advice(Struct, frozen=True):
         conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
         if conversion is None or self.refusal:
             return str(self.refusal) if conversion else ""
-        words = [word for word in conversion.options if word != SOURCE]
-        pairs = list(zip(words[::2], words[1::2], strict=False))
-        if not all(name in OPTIONS for name, _ in pairs):
+        if (request := _requested(step)) is None:
             return ""
-        settings = {key: setting for name, value in pairs for key, setting in OPTIONS[name](value).items()}
-        request = ConversionRequest(**settings)
         plan = self.plan(request)
         if isinstance(plan, EaglectlError):
             return "" if isinstance(plan, OpenFactError) else str(plan)
         return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+
+    def _outlasting(self, step: Step, finding: Finding) -> str:
+        # that each release that a finding is about has it after the conversion too; "" if one has not
+        request, labels = _requested(step), finding.match.engines
+        if request is None or not labels:
+            return ""
+        releases = [release for _, _, release in (label.partition("==") for label in labels)]
+        name = labels[0].partition("==")[0]
+        plan = self.plan(replace(request, engines=self._engines_of_edges(name, releases)))
+        if isinstance(plan, EaglectlError):
+            return ""
+        after = judge_plan(plan, EngineRequest(name, tuple(releases)))
+        if not all(finding.rule.id in verdict.rules for verdict in after):
+            return ""
+        return f"no conversion changes that {ENGINES[name].title} {after[-1].release} {after[-1].reasons[0]}"
 
     @property
     def is_open(self) -> bool:
@@ -462,6 +474,17 @@ class Advice(Struct, frozen=True):
             except EaglectlError as error:
                 self.plans[key] = error
         return self.plans[key]
+
+
+def _requested(step: Step) -> ConversionRequest | None:
+    """Return the request of the conversion that a step names; None without one, or with other options."""
+    conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
+    words = [word for word in conversion.options if word != SOURCE] if conversion else []
+    pairs = list(zip(words[::2], words[1::2], strict=False))
+    if conversion is None or not all(name in OPTIONS for name, _ in pairs):
+        return None
+    settings = {key: setting for name, value in pairs for key, setting in OPTIONS[name](value).items()}
+    return ConversionRequest(**settings)
 
 
 def _mending(verdict: Verdict, findings: Sequence[Finding]) -> Following:

@@ -297,7 +297,7 @@ def _is_conversion_offered(findings: Sequence[Finding]) -> bool:
 
 def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:
     return [
-        replace(finding, match=replace(finding.match, repair=advice.possible(finding.repair)))
+        replace(finding, match=replace(finding.match, repair=advice.possible(finding)))
         for finding in findings
     ]
 
