@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1686,
     "conversion": 1970,
     "drafter": 775,
-    "engines": 1704,
+    "engines": 1709,
     "files": 2791,
     "formats": 2380,
     "in_engine": 432,

@@ -13,7 +13,7 @@ from eaglectl.conversion import dequantising, rewriting
 from eaglectl.errors import RefusedError
 from eaglectl.reference.quantised import dequantised_rows
 from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, read_safetensors, refusal
-from tests.validation.test_quantisation import MODULES, packed, scaled
+from tests.validation.test_quantisation import DYNAMIC, MODULES, packed, scaled
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
@@ -250,7 +250,7 @@ CASES = {
     "FP8 in blocks": (
         lambda: blocks("lm_head", 16),
         "lm_head",
-        {"quant_method": "fp8", "weight_block_size": [16, 16], "modules_to_not_convert": ["model.fc", "fc"]},
+        {**DYNAMIC, "weight_block_size": [16, 16], "modules_to_not_convert": ["model.fc", "fc"]},
         ("vllm", "fails"),
         ("modules_to_not_convert", ["model.fc", "fc", "lm_head", "model.lm_head"]),
     ),

@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats, target_of
-from tests.validation.test_quantisation import INT8_LAYERS, MODULES, packed, scaled
+from tests.validation.test_quantisation import DYNAMIC, INT8_LAYERS, MODULES, packed, scaled
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True}
@@ -210,21 +210,21 @@ def test_convert_names_mixed_precision_for_vllm(is_beside: bool, tmp_path: Path)
 
 def test_a_module_that_is_excluded_and_stored_quantised_is_named_too(tmp_path: Path) -> None:
     ignore = ["model.fc", "lm_head", "model.layers.8.mlp.down_proj"]
-    table = {"quant_method": "fp8", "ignored_layers": ignore}
+    table = {**DYNAMIC, "ignored_layers": ignore}
     judged = verdict(tmp_path, table, scaled(*MODULES), "vllm==0.32.0")
     assert judged.outcome == "fails"
     assert "builds model.layers.8.mlp.down_proj plain, unlike the file" in "; ".join(judged.reasons)
 
 
 def test_without_a_target_the_numbers_of_layers_are_not_known(tmp_path: Path) -> None:
-    table = {"quant_method": "fp8", "ignored_layers": ["model.fc", "model.layers.8.mlp.down_proj"]}
+    table = {**DYNAMIC, "ignored_layers": ["model.fc", "model.layers.8.mlp.down_proj"]}
     folder = drafter_folder(tmp_path, config={"quantization_config": table}, tensors=scaled(*MODULES))
     (judged,) = eaglectl.inspect(str(folder), engines=["vllm==0.32.0"]).requested
     assert "EGL1089" not in judged.rules
 
 
 def test_convert_writes_fc_by_its_name_in_any_list(tmp_path: Path) -> None:
-    table = {"quant_method": "fp8", "modules_to_not_convert": ["fc", "lm_head"]}
+    table = {**DYNAMIC, "modules_to_not_convert": ["fc", "lm_head"]}
     folder = drafter_folder(tmp_path, config={"quantization_config": table}, tensors=scaled(*MODULES))
     (before,) = eaglectl.inspect(str(folder), engines=["vllm==0.32.0"]).requested
     assert (before.outcome, before.rules) == ("differs", ("EGL1000",))

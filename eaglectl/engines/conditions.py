@@ -308,10 +308,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),
         "method": " ".join(map(str, method_words(view.drafter.quantisation or {}))),
-        "settings": listed(
-            f"no {key}" if value is None else f"{key}: {value!r}"
-            for key, value in refused_settings(case).items()
-        ),
+        "settings": listed(refused_settings(case)),
         "them": "them" if len(parts) > 1 else "it",
         "architecture": view.architecture,
         "aux": view.drafter.dims.aux,

@@ -1,6 +1,7 @@
 """Which modules of a quantised drafter each engine and release builds quantised."""
 
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.view import Case, View
 from eaglectl.formats.config_keys import EXCLUDE_KEYS
 from eaglectl.formats.reader import model_class_of
+from eaglectl.text import brief
 
 # the method of ModelOpt's configs, which need not state it
 MODELOPT = "modelopt"
@@ -61,38 +63,40 @@ def lacks_method(case: Case) -> bool:
     return bool(method) and method not in load(case.engine)["quantised"]["methods"]
 
 
-def refused_settings(case: Case) -> Mapping[str, object]:
-    """Return the settings of the quantisation config that the release stops at: None is a missing key."""
+def refused_settings(case: Case) -> Sequence[str]:
+    """Return the settings of the quantisation config that the release stops at, as config.json has them."""
     table = case.view.drafter.quantisation or {}
-    return {
-        key: settings.get(key)
+    refused = [
+        _refused(row, settings)
         for row in load(case.engine).get("quantised", {}).get("settings", ())
         if row["method"] == method_of(table) and is_within(row["releases"], case.release)
         for settings in _settings(table)
-        if (key := _refused(row, settings))
-    }
+    ]
+    return [*dict.fromkeys(filter(None, refused))]
 
 
 def _refused(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    # the key that a release stops at: missing, or not of the values that it takes (none: all); "" for none
+    # a setting that a release stops at: a missing key, or a value that it does not take; "" for none
     key = next((key for key in row["keys"] if key in settings), None)
     if key is None:
-        return "" if row.get("is_optional") else str(row["keys"][-1])
-    value = settings[key].lower() if isinstance(settings[key], str) else settings[key]
+        return "" if row.get("is_optional") else f"no {row['keys'][-1]}"
     is_free = any(settings.get(name) in values for name, values in row.get("unless", {}).items())
-    return "" if is_free or not row["takes"] or value in row["takes"] else str(key)
+    is_taken = is_free or settings[key] in row.get("takes", [settings[key]])
+    return "" if is_taken else brief(f"{key}: {json.dumps(settings[key])}")
 
 
 def _settings(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     # the objects of a quantisation config that state how weights are quantised
-    groups = table.get("config_groups")
-    if method_of(table) in BY_WORDS:
+    if method_of(table) != "compressed-tensors":
         yield table
+        return
+    groups = table.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
-        if isinstance(group, Mapping) and isinstance(weights := group.get("weights"), Mapping):
-            # as compressed-tensors fills it in
-            strategy = weights.get("strategy") or ("group" if weights.get("group_size") else "")
-            yield {**weights, "strategy": strategy}
+        for key in ("weights", "input_activations"):
+            if isinstance(group, Mapping) and isinstance(settings := group.get(key), Mapping):
+                # as compressed-tensors fills it in
+                strategy = settings.get("strategy") or ("group" if settings.get("group_size") else "")
+                yield {**settings, "strategy": strategy}
 
 
 def reads_unlooked(case: Case) -> bool:

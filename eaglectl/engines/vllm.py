@@ -583,7 +583,7 @@ def _key_words(view: View) -> Mapping[str, Any]:
         "rope_keys": listed(key for key in FOREIGN_ROPE_KEYS if key in view.rope_table),
         "original": int(view.reach[3] or 0),
         "draft_tokens": DRAFT_TOKENS,
-        "n_predict": view.flat.get("n_predict"),
+        "n_predict": repr(view.flat.get("n_predict")),
         **dict(zip(("own_scale", "target_scale"), map("{:.3g}".format, _softmax_scales(view)), strict=True)),
     }
 

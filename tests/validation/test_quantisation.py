@@ -19,7 +19,8 @@ MODULES = tuple(
 )
 LEFT = ["fc", "lm_head"]
 NORMS = ("midlayer.hidden_norm", "*midlayer.input_layernorm", "model.norm", "*norm")
-FP8 = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": LEFT}}
+DYNAMIC = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+FP8 = {"quantization_config": {**DYNAMIC, "modules_to_not_convert": LEFT}}
 ALLOW = {"select": ["EGL8"], "policy": Policy(allow=AllowTable(quantisation=("modelopt*",)))}
 FAMILY: dict[str, Any] = {"given": {"select": ["EGL8"]}}
 
@@ -220,8 +221,8 @@ def test_a_quantised_edge_runs_where_the_release_builds_it_so(
     module: str, method: str, engines: dict[str, str], tmp_path: Path
 ) -> None:
     ignore = ["*proj", *({"fc", "lm_head"} - {module})]
-    config = {"quantization_config": {"quant_method": method, "quant_algo": "FP8", "ignore": ignore}}
-    folder = drafter_folder(tmp_path, config=config, tensors=scaled(module))
+    table = {**DYNAMIC, "quant_method": method, "quant_algo": "FP8", "ignore": ignore}
+    folder = drafter_folder(tmp_path, config={"quantization_config": table}, tensors=scaled(module))
     assert [*outcomes(folder, *engines).values()] == [*engines.values()]
 
 

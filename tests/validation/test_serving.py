@@ -83,6 +83,13 @@ def words(**changes: Any) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "gptq", **lists, **dynamic, **stated}}
 
 
+def fp8(scheme: str = "") -> dict[str, Any]:
+    """A config of FP8 in blocks, for o_proj alone; without a scheme it states none."""
+    plain = ["model.fc", "lm_head", *(f"{part}_proj" for part in ("q", "k", "v", "gate", "up", "down"))]
+    stated = {"quant_method": "fp8", "weight_block_size": [8, 8], "ignored_layers": plain}
+    return {"quantization_config": stated | ({"activation_scheme": scheme} if scheme else {})}
+
+
 def only_nested(*ids: int) -> dict[str, Any]:
     return {IDS: ABSENT, "eagle_config": {IDS: list(ids)}}
 
@@ -195,10 +202,11 @@ MLP_BIASES = {f"layers.0.mlp.{part}_proj.bias": floats(part, MLP) for part in ("
 MLP_BIASES["layers.0.mlp.down_proj.bias"] = floats("bias", HIDDEN)
 ROTATED = {"previous": {"target_rotation": {"embedding": "own"}}}
 MLA_CLASS = {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}
-QUANTISED = {"quantization_config": {"quant_method": "fp8"}}
+DYNAMIC = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+QUANTISED = {"quantization_config": {**DYNAMIC}}
 # all others left out, by vLLM's and SGLang's own names
-OF_EDGE = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["model", "model.fc"]}}
-PLAIN_FC = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["fc", "lm_head"]}}
+OF_EDGE = {"quantization_config": {**DYNAMIC, "modules_to_not_convert": ["model", "model.fc"]}}
+PLAIN_FC = {"quantization_config": {**DYNAMIC, "modules_to_not_convert": ["fc", "lm_head"]}}
 PACKED_LINEAR = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
@@ -233,7 +241,7 @@ IN_WORDS = {
 }
 
 
-def ordered(actorder: str, **more: Any) -> dict[str, Any]:
+def ordered(actorder: str | None, **more: Any) -> dict[str, Any]:
     """A config of compressed-tensors with an order of activations, for o_proj alone."""
     weights = {"num_bits": 8, "actorder": actorder, **more}
     groups = {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
@@ -442,14 +450,24 @@ BAD = (
     sglang("quantised-method", by_method("experts_int8"), in_float8(OUTPUT, HIDDEN, 32), "experts_int8"),
     vllm("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
     sglang("quantised-unread", by_method("quark"), in_float8(OUTPUT, HIDDEN, 32), "of quark", is_blind=True),
-    vllm("quantised-settings", words(desc_act=True), IN_WORDS, "stops at desc_act: True in"),
-    vllm("quantised-settings", words(bits=2, sym=False), IN_WORDS, "stops at bits: 2, sym: False in"),
+    vllm("quantised-settings", words(desc_act=True), IN_WORDS, "stops at desc_act: true in"),
+    vllm("quantised-settings", words(bits=2, sym=False), IN_WORDS, "stops at bits: 2, sym: false in"),
     vllm("quantised-settings", words(sym=ABSENT, group_size=256), IN_WORDS, "no sym, group_size: 256 in"),
-    vllm("quantised-settings", ordered("GROUP", group_size=32), PACKED_OUTPUT, "actorder: 'GROUP' in"),
-    Bad("vllm-quantised-settings", "vllm==0.22.1", ordered("static"), PACKED_OUTPUT, "actorder: 'static' in"),
-    Bad("vllm-quantised-settings", "vllm==0.29.0", ordered("group"), PACKED_OUTPUT, "actorder: 'group' in"),
-    sglang("quantised-settings", ordered("dynamic"), PACKED_OUTPUT, "actorder: 'dynamic' in"),
+    vllm("quantised-settings", ordered("GROUP", group_size=32), PACKED_OUTPUT, 'actorder: "GROUP" in'),
+    Bad("vllm-quantised-settings", "vllm==0.22.1", ordered("static"), PACKED_OUTPUT, 'actorder: "static" in'),
+    Bad("vllm-quantised-settings", "vllm==0.29.0", ordered("group"), PACKED_OUTPUT, 'actorder: "group" in'),
+    sglang("quantised-settings", ordered("dynamic"), PACKED_OUTPUT, 'actorder: "dynamic" in'),
     Bad("vllm-quantised-settings", "vllm==0.21.0", words(bits=5), IN_WORDS, "stops at bits: 5 in"),
+    Bad(
+        "vllm-quantised-settings",
+        "vllm==0.13.0",
+        ordered(None, zp_dtype=None),
+        PACKED_OUTPUT,
+        "zp_dtype: null",
+    ),
+    vllm("quantised-settings", fp8(), in_float8(OUTPUT, HIDDEN, 32), "stops at no activation_scheme in"),
+    vllm("quantised-settings", fp8("static"), in_float8(OUTPUT, HIDDEN, 32), "weight_block_size: [8, 8]"),
+    sglang("quantised-settings", fp8(), in_float8(OUTPUT, HIDDEN, 32), "stops at no activation_scheme in"),
     sglang("quantised-settings", words(bits=5), IN_WORDS, "stops at bits: 5 in"),
     sglang("quantised-settings", words(quant_method="awq"), IN_WORDS, "stops at no zero_point in"),
     vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
