@@ -11,10 +11,10 @@ from tests.modules import nodes
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "api": 2586,
+    "api": 2594,
     "cli": 404,
     "commands": 1686,
-    "conversion": 1970,
+    "conversion": 1981,
     "drafter": 775,
     "engines": 1709,
     "files": 2791,

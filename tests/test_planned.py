@@ -1,5 +1,6 @@
 """A plan ends as the conversion does: what `convert` does not write, `convert --dry-run` does not plan."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,10 +9,19 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError
-from tests.builders import HIDDEN, call, drafter_folder, floats, read_safetensors, write_safetensors
-from tests.conftest import FIXTURES
-from tests.tiny import TARGET
+from tests.builders import (
+    HIDDEN,
+    Outcome,
+    call,
+    drafter_folder,
+    floats,
+    read_safetensors,
+    write_safetensors,
+)
+from tests.conftest import FIXTURES, sampled
+from tests.tiny import TARGET, TINY
 from tests.validation import test_plausible, test_rotation, test_values, test_vocabulary, test_weights
+from tests.validation.judging import every_patch
 from tests.validation.patches import Patch
 
 MODULES = (test_values, test_plausible, test_weights, test_vocabulary, test_rotation)
@@ -41,6 +51,52 @@ def test_a_plan_is_refused_where_the_conversion_is(patch: Patch, tmp_path: Path)
     planned = refusal_of(folder, out, patch, dry_run=True)
     assert not out.exists()
     assert planned == refusal_of(folder, out, patch, dry_run=False)
+
+
+# those of rules that read configs, headers and the target: what was wrong of the source may be mended, and
+# what is wrong of the output must be seen
+OTHERS = [patch for patch in every_patch("") if patch not in PATCHES]
+ASKED = ("--engine", "vllm", "--engine", "sglang", "--assume-defaults", "--no-measure")
+
+
+def without_next(outcome: Outcome) -> tuple[int, str]:
+    """The exit code, and what the first line says of the engines."""
+    first, _, engines = (outcome.out or outcome.err).splitlines()[0].partition("; ")
+    return outcome.code, engines if outcome.out else first
+
+
+@pytest.mark.parametrize("patch", sampled(OTHERS, 40), ids=lambda patch: patch.why)
+def test_a_plan_says_of_the_engines_what_the_conversion_says(patch: Patch, tmp_path: Path) -> None:
+    check_plan(patch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "why", ["input_norm unstated", "no token past a smaller target", "another drafter", "untrained"]
+)
+def test_a_plan_says_so_where_the_output_differs_from_the_source(why: str, tmp_path: Path) -> None:
+    (patch,) = (patch for patch in OTHERS if patch.why == why)
+    check_plan(patch, tmp_path)
+
+
+def check_plan(patch: Patch, place: Path) -> None:
+    target: list[str | Path] = []
+    if patch.target_config is not None:  # before the drafter: some patches change the target's files
+        (place / "target").mkdir()
+        (place / "target/config.json").write_text(json.dumps(patch.target_config))
+        target = ["--target", place / "target"]
+    given = ["convert", patch.build(place), *target, *ASKED, "-o", place / "out"]
+    planned = call(*given, "--dry-run")
+    assert without_next(planned) == without_next(call(*given))
+
+
+@pytest.mark.parametrize("options", [(), ("--for", "sglang"), ("--for", "eagle")], ids=" ".join)
+def test_a_plan_without_engines_says_of_the_same_ones_what_the_conversion_says(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    given = ("convert", TINY / "eagle3", *options, "-o", tmp_path / "out")
+    planned = call(*given, "--dry-run")
+    assert "SGLang" in planned.out.splitlines()[0]
+    assert without_next(planned) == without_next(call(*given))
 
 
 @pytest.mark.parametrize("is_pickle", [False, True])

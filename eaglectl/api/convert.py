@@ -33,7 +33,14 @@ from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionR
 from eaglectl.conversion.planning import OtherFiles, make_plan
 from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
-from eaglectl.conversion.writing import WriteOptions, link_notes, shards_of, write_plan
+from eaglectl.conversion.writing import (
+    WriteOptions,
+    conversion_card,
+    link_notes,
+    provenance,
+    shards_of,
+    write_plan,
+)
 from eaglectl.drafter.drafter import (
     JOINED_NORMS,
     TRAINING_DEFAULT,
@@ -57,6 +64,7 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, on_disk, open_folder, read_checkpoint
+from eaglectl.files.layout import CARD
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
@@ -408,11 +416,17 @@ def write_conversion(
 def _planned_serving(
     files: OpenedSource, plan: ConversionPlan, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
-    """Judge a planned output for the requested engines. Raises RefusedError if it would not be written."""
+    """Judge a planned output. Raises RefusedError if it would not be written, UnreadableError for a record
+    that its card cannot state.
+    """
     errors = _value_errors(files, plan, options)
     judgement = judge_planned(plan, all_releases(options.engines), options.target.config, errors)
     rows = _checked_serving(files, plan, judgement, out, options)
-    return tuple(replace(row, serving="", command="") for row in rows if row.is_named)
+    if CARD not in plan.copied_files:
+        conversion_card(plan, provenance(plan, files.checkpoint, {}))
+    if options.engines:
+        rows = tuple(row for row in rows if row.is_named or row.is_worse)
+    return tuple(replace(row, serving="", command="") for row in rows)
 
 
 def _value_errors(

@@ -41,8 +41,16 @@ if TYPE_CHECKING:
 
 # the rules on errors in tensor values, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing", "fresh-matrix")
-# the families of rules that read no tensor data
+# the families of rules that read no tensor data, and others that read none but d2t and t2d
 OF_CONFIG = ("config", "aux layers", "rope", "quantisation", "serving")
+OF_HEADERS = (
+    "norm-tensor-missing",
+    "norm-flag-missing",
+    "target-mismatch",
+    "target-vocabulary",
+    "target-is-drafter",
+    "tensor-parallel-size",
+)
 # the rules that compare rows with the target's: only with its weights here, and without a rotation
 ROW_RULES = ("head-rows", "rotated-target")
 
@@ -95,18 +103,18 @@ def judge_planned(
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
     # a plan's tensors have no data yet: the errors in their values are passed in, and dtypes are in the plan
-    rules = (*_config_rules(), *([find_rule("tensor-dtype")] if errors is not None else ()))
+    rules = (*_planned_rules(), *([find_rule("tensor-dtype")] if errors is not None else ()))
     return replace(judge_drafter(subject, rules), rules=tuple(serving_rules()))
 
 
 @cache
-def _config_rules() -> Sequence[Rule]:
-    # and the one on the GPUs that an engine is to use, which needs no tensors either
-    return [
-        rule
-        for rule in serving_rules()
-        if rule.family.startswith(OF_CONFIG) or rule.name == "tensor-parallel-size"
-    ]
+def _planned_rules() -> Sequence[Rule]:
+    return [rule for rule in serving_rules() if _is_of_plan(rule)]
+
+
+def _is_of_plan(rule: Rule) -> bool:
+    # whether a rule can judge an output that is not written yet
+    return rule.family.startswith(OF_CONFIG) or rule.name in OF_HEADERS
 
 
 def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
@@ -152,9 +160,7 @@ def _source_findings(
     besides: Sequence[Rule],
 ) -> tuple[Finding, ...]:
     """Return what the tensor rules find in the source; tensors that a plan computes have no data yet."""
-    rules = [
-        rule for rule in serving_rules() if rule not in besides and not rule.family.startswith(OF_CONFIG)
-    ]
+    rules = [rule for rule in serving_rules() if rule not in besides and not _is_of_plan(rule)]
     read = checkpoint, read_drafter(checkpoint, Answers(), plan.drafter.target)
     return judge_drafter(Subject(source, target, read=read, takes_samples=True), rules).findings
 

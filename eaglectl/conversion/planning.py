@@ -22,6 +22,7 @@ from eaglectl.conversion.plan import (
     KeyChange,
     LeftBehind,
     Step,
+    StepOrigin,
     TransformedDrafter,
     UpgradeRecipe,
 )
@@ -61,11 +62,19 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.engines.registry import EngineRequest
 from eaglectl.engines.sglang import ids_in
-from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
+from eaglectl.errors import (
+    EaglectlError,
+    OpenFactError,
+    OptionNeededError,
+    RefusedError,
+    UnreadableError,
+    UsageError,
+    check,
+)
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS, StoredTensor
 from eaglectl.files.layout import ADAPTER, ADAPTER_CONFIG, CONFIG, INDEX, QUANTISATION, RECORD, SINGLE, SUMS
-from eaglectl.files.source import Source, check_whole
+from eaglectl.files.source import check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_keys import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
@@ -132,7 +141,7 @@ def make_plan(
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
     plan = _planned(checkpoint, changed, format, vocabulary, request, reasons)
-    return replace(plan, output=_read_back(plan, checkpoint.source))
+    return replace(plan, output=_read_back(plan, checkpoint))
 
 
 def _planned(
@@ -378,7 +387,25 @@ def _missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
     return (features - layout.expresses) | (features & layout.lacks.get(model_class, frozenset()))
 
 
-def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
+class _PlannedCheckpoint(Checkpoint, frozen=True, kw_only=True):
+    """The output of a plan: tensors that are neither computed nor rearranged can be read."""
+
+    stored: Checkpoint
+    origins: Mapping[str, StepOrigin]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes [start, stop) of one tensor's data. Raises UnreadableError if it is not made yet."""
+        match self.origins[name]:
+            case GeneratedBytes(data=data):
+                return data[start:stop]
+            case Absorbed() | Computed():
+                raise UnreadableError(f"{name} is computed while the output is written")
+            case segments:
+                parts = (self.stored.read(part.stored, part.start, part.stop) for part in segments)
+                return b"".join(parts)[start:stop]
+
+
+def _read_back(plan: ConversionPlan, checkpoint: Checkpoint) -> tuple[Checkpoint, Drafter]:
     """Read the planned output back. Raises RefusedError if it is another drafter, or leaves a question.
 
     Without eaglectl.json, a fact that the layout leaves open is not a difference.
@@ -388,7 +415,17 @@ def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafte
         step.name: StoredTensor(step.name, step.dtype, step.shape, SINGLE, 0, step.nbytes)
         for step in plan.steps
     }
-    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {}, names=(SINGLE,))
+    alone = _PlannedCheckpoint(
+        checkpoint.source,
+        plan.config,
+        tensors,
+        plan.metadata,
+        (SINGLE,),
+        {},
+        names=(SINGLE,),
+        stored=checkpoint,
+        origins={step.name: step.origin for step in plan.steps},
+    )
     for written in (alone, replace(alone, sidecars={RECORD: plan.identity})):
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)

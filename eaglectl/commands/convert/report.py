@@ -106,17 +106,17 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
     if conversion.out is None and gate is not None:
         ending = CheckVerdict.FAIL if gate.ending == GateEnding.LOST else CheckVerdict.COULD_NOT_LOOK
         return first_line(ending, Words("nothing was written", "bad"), f": {_ending(gate).text}")
-    if conversion.out is None:
-        verdict = verdict or FirstWord.PLANNED
-        producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
-        text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
-        return first_line(verdict, text, "; " if answer else "", *answer)
-    wrote = Words("wrote ", "good"), Words(str(conversion.out), "strong")
     worse = [
         Words(f"; {engine_names([row.verdict])}: {row.before} before, now {row.verdict.outcome}", "bad")
         for row in conversion.serving
         if row.is_worse
     ]
+    wrote = [Words("wrote ", "good"), Words(str(conversion.out), "strong")]
+    if conversion.out is None:
+        verdict = verdict or FirstWord.PLANNED
+        producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
+        text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
+        wrote = [Words(text)]
     return first_line(verdict, *wrote, "; " if answer else "", *answer, *worse)
 
 
