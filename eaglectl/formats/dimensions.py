@@ -104,9 +104,10 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 def _check_packing(keys: Keys, names: Names, shapes: Shapes) -> None:
     ends = (PACKERS.get(name.rpartition(".")[2]) for name in names.unknown)
     quantiser = next(filter(None, ends), "")
+    dtypes = {tensor.dtype for name, tensor in names.tensors.items() if name.endswith(".weight")}
     check(
         (
-            any(tensor.dtype == "U32" and name.endswith(".weight") for name, tensor in names.tensors.items()),
+            "U32" in dtypes,
             "the weights are packed by MLX, and have other shapes: convert the unquantised drafter",
         ),
         (
@@ -114,7 +115,7 @@ def _check_packing(keys: Keys, names: Names, shapes: Shapes) -> None:
             f"the weights are packed by {quantiser}, and have other names: convert the unquantised drafter",
         ),
         (
-            packed_bits(keys.config)[0] == "bitsandbytes",
+            packed_bits(keys.config)[0] == "bitsandbytes" and {"U8", "I8"} & dtypes,
             "the weights are packed by bitsandbytes, and have other shapes: convert the unquantised drafter",
         ),
         (

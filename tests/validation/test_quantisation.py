@@ -287,6 +287,22 @@ def test_a_quantiser_whose_weights_have_no_shape_is_named(
     assert words in refusal(1, "inspect", folder)
 
 
+def test_the_targets_bitsandbytes_beside_plain_weights_is_left_out(tmp_path: Path) -> None:
+    table = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    folder, out = drafter_folder(tmp_path, config={"quantization_config": table}), tmp_path / "out"
+    assert outcomes(folder, "vllm==0.32.0") == {"vllm 0.32.0": "differs"}
+    assert call("convert", folder, "--for", "vllm", "-o", out).code == 0
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+
+
+def test_what_auto_round_quantises_is_not_taken_from_lists_of_other_methods(tmp_path: Path) -> None:
+    table = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
+    table |= {"block_name_to_quantize": "model.layers", "packing_format": "auto_round:auto_gptq"}
+    folder = drafter_folder(tmp_path, config={"quantization_config": table}, tensors=indexed(1))
+    assert outcomes(folder, "vllm==0.32.0") == {"vllm 0.32.0": "unknown"}
+    assert "EGL802" not in [one.rule.id for one in eaglectl.validate(folder, select=["EGL8"]).findings]
+
+
 @pytest.mark.parametrize(
     ("part", "quantiser"),
     [("W_q", "HQQ"), ("q_weight", "EXL2"), ("codebooks", "AQLM"), ("weight._data", "quanto")],

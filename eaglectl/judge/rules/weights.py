@@ -26,7 +26,7 @@ from eaglectl.drafter.tensors import (
     joined_name,
     quantised_modules,
 )
-from eaglectl.engines.quantised import BY_WORDS, algorithm_of, known_methods, method_of, quantisation_lists
+from eaglectl.engines.quantised import MODELOPT, algorithm_of, known_methods, method_of, quantisation_lists
 from eaglectl.files.budgets import MAX_MODULES
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
@@ -63,6 +63,8 @@ UNLOADED_NAMES: Mapping[str, str] = {
 # parts of a quantised matrix that name a group for each column -> the axis of groups of its scales
 GROUPS: Mapping[str, tuple[int, str]] = {"g_idx": (0, "scales"), "weight_g_idx": (1, "weight_scale")}
 MOST_COLUMNS = 2**20
+# methods whose lists name the modules that are not quantised, or all that are
+LISTING = ("compressed-tensors", "fp8", MODELOPT)
 INTEGERS = {"I32": "<i", "I64": "<q"}
 HALF = 65504.0  # the largest number of float16
 # the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
@@ -323,8 +325,9 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
     """
     config = subject.drafter.quantisation or {}
     quantised, patterns = quantised_modules(subject.drafter.tensors), tuple(_exclude_patterns(config))
-    # of GPTQ and AWQ each engine reads other lists, or makes them of the file: its own rule compares them
-    for module in _quantisable(subject) if config and method_of(config) not in BY_WORDS else ():
+    # of GPTQ and AWQ each engine reads other lists, or makes them of the file: its own rule compares them;
+    # other methods, as auto-round, have lists of other kinds
+    for module in _quantisable(subject) if method_of(config) in LISTING else ():
         is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
             config, module
         )
