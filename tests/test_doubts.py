@@ -250,3 +250,17 @@ def test_a_base_that_safeailabs_trainer_does_not_read_is_asked(
     folder = edited(PRODUCERS / "eagle/safetensors", tmp_path / "drafter", **changes)
     assert topics(folder) == found
     assert topics(folder, rope="10000") == []
+
+
+@pytest.mark.parametrize(("answer", "is_served"), [(None, False), ("true", False), ("false", True)])
+def test_null_is_not_speculators_default_of_an_absent_key(
+    answer: str | None, is_served: bool, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(FIXTURES / "producers/speculators/eagle3.1", tmp_path / "drafter")
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, "norm_before_residual": None}))
+    answers = Answers(semantics={"norm_before_residual": answer} if answer else {})
+    found = eaglectl.validate(str(folder), engines=["vllm"], answers=answers)
+    rules = {finding.rule.id for finding in found.findings if finding.severity == "error"}
+    assert ("EGL111" in rules, "EGL1027" in rules) == (answer is None, not is_served)
+    assert (found.verdict == "pass") == is_served

@@ -165,8 +165,9 @@ class Case(Struct, frozen=True, dict=True):
         if flag.any:
             return any(at(view.flat, path) for path in flag.any)
         kind = str(view.config["speculators_model_type"]) if view.is_speculators else ""
-        default = self.behaviour.speculators_defaults.get(kind, {}).get(name)
-        values = [*(at(view.flat, path) for path in flag.first), default]
+        # a default is of an absent key: null is read as it is
+        defaults = {} if name in view.config else self.behaviour.speculators_defaults.get(kind, {})
+        values = [*(at(view.flat, path) for path in flag.first), defaults.get(name)]
         return bool(next((value for value in values if value is not None), None))
 
     @property

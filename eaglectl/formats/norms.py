@@ -85,11 +85,13 @@ def _read_norm_output(
 def _read_residual(keys: Keys, format: Format, answers: Answers) -> bool:
     # norm_before_residual by the user, then the config, then the producer's default
     key, usual = "norm_before_residual", format.residual_default
-    from_config = _read_flag(keys, key, answers, usual)
+    is_null = usual and keys.stored.get(key, usual) is None
+    null = f"config.json says {key}: null, which vLLM reads as false; {format.title}'s default is true"
+    from_config = _read_flag(keys, key, answers, usual, null if is_null else "")
     if (answer := answers.semantics.get(key)) is not None:
         return answer == "true"
     keys.note(
-        from_config is None and usual,
+        from_config is None and usual and not is_null,
         "note",
         key,
         f"config has no {key}; in {format.title}'s files that means true",
@@ -97,12 +99,14 @@ def _read_residual(keys: Keys, format: Format, answers: Answers) -> bool:
     return usual if from_config is None else from_config
 
 
-def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> bool | None:
+def _read_flag(
+    keys: Keys, key: str, answers: Answers, usual: bool | None = None, doubt: str = ""
+) -> bool | None:
     """Read a switch that no tensor decides; None, and a question, if two places contradict each other.
 
-    `usual` is the producer's value if nothing is set; None: it has none.
+    `usual` is the producer's value if nothing is set; None: it has none. `doubt`: why the value is open too.
     """
-    contradiction, _ = keys.contradiction(key)
+    contradiction = keys.contradiction(key)[0] or doubt
     if not contradiction:
         return keys.get(key, bool)
     if key not in answers.semantics:

@@ -44,6 +44,9 @@ TRAINED = {
     "llama3/two rope scalings, that of rope_parameters trained": Answers(
         semantics={"rope": "rope_parameters"}
     ),
+    "speculators31/norm_before_residual null, trained with it": Answers(
+        semantics={"norm_before_residual": "true"}
+    ),
     "llama31/P-EAGLE, aux ids in dflash_config": LAYERS,
     "llama31/P-EAGLE, aux ids in dflash_config, eagle_config beside it": LAYERS,
 }

@@ -193,6 +193,7 @@ def in_peagle_format(**switches: bool) -> Edit:
 LAYER, PROPOSALS = "transformer_layer_config", "speculators_config"
 SPECULATORS: dict[str, Edit] = {
     **absent("norm_before_residual", "norm_output", "fc_norm", "speculators_model_type"),
+    "norm_before_residual null, trained with it": config(norm_before_residual=None),
     **absent("transformer_layer_config", "speculators_config", "draft_vocab_size"),
     "P-EAGLE": in_peagle_format(),
     "P-EAGLE, norm_output": in_peagle_format(norm_output=True),
