@@ -84,6 +84,9 @@ def as_specforge(folder: Path) -> None:
     write_safetensors(path, {**tensors, "t2d": mask()})
 
 
+LAYER = "transformer_layer_config"
+
+
 def spoken(why: str, finds: str, says: str, **changes: object) -> Patch:
     """A config as speculators spells it, with these changes at its top, under the rules on configs."""
     rewrite = partial(speculators, **changes)
@@ -158,6 +161,9 @@ BAD = (
         "two dtypes", "EGL111", {"dtype": "float16"}, "bfloat16 and dtype is float16", given=without("EGL211")
     ),
     Patch("a switch that says both", "EGL111", BOTH, "norm_output: False and eagle_config.norm_output: True"),
+    spoken(
+        "levels of other dtypes", "", "", **{LAYER: {**layer_of("llama")[LAYER], "torch_dtype": "float16"}}
+    ),
     spoken("levels that differ", "EGL111", "rms_norm_eps is 1e-05 at the top and 1e-06", rms_norm_eps=1e-5),
     Patch("a text for a number", "EGL112", {"rms_norm_eps": "1e-6"}, "is '1e-6'; a number was expected"),
     Patch("a number for a switch", "EGL112", {"norm_output": 1}, "true or false was expected"),

@@ -331,6 +331,9 @@ OF_TWO_LEVELS = (
     "auto_map",
     "tie_word_embeddings",
     "_name_or_path",
+    # the target's is taken (config/speculative.py of vLLM 0.32.0:1301)
+    "dtype",
+    "torch_dtype",
 )
 # the value of an absent key in the config class of each kind of attention (transformers 5.19 to 5.23)
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
