@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1686,
     "conversion": 1981,
     "drafter": 775,
-    "engines": 1709,
+    "engines": 1715,
     "files": 2791,
     "formats": 2383,
     "in_engine": 432,

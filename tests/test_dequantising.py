@@ -289,7 +289,7 @@ def test_a_packed_edge_of_gptq_or_awq_is_written_in_plain_numbers_rounded_once(
         eaglectl.inspect(str(folder)).drafter.dims
         == eaglectl.inspect(drafter_folder(tmp_path, "plain")).drafter.dims
     )
-    assert outcomes(folder, "sglang") == ["differs"]
+    assert outcomes(folder, "sglang") == ["fails"]  # no kernel for groups of 16 in bfloat16 either
     monkeypatch.setattr(rewriting, "BLOCK", 3 * 16)  # blocks of rows that are no whole words
     assert call("convert", folder, "--for", "sglang", "-o", tmp_path / "out").code == 0
     written = read_safetensors(tmp_path / "out/model.safetensors")

@@ -12,7 +12,7 @@ from tests.builders import Stored, call, drafter_folder, drafter_tensors, floats
 from tests.validation.test_quantisation import DYNAMIC, INT8_LAYERS, MODULES, packed, scaled
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
 BLOCKS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["mlp.down_proj"]
 DEPTH = 8  # of the target, after whose layers vLLM numbers the drafter's
 MLP, ATTENTION = MODULES[:3], MODULES[3:]

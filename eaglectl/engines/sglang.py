@@ -23,7 +23,7 @@ from eaglectl.engines.conditions import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.quantised import FLOATS, misbuilt, untargeted
+from eaglectl.engines.quantised import BY_WORDS, FLOATS, method_of, misbuilt, refused_settings, untargeted
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import Case, View
 from eaglectl.errors import RefusedError, UsageError
@@ -113,6 +113,14 @@ def _served_dtype(config: Mapping[str, Any]) -> str:
     return {"half": "float16", "float": whole, "float32": whole}.get(dtype, dtype)
 
 
+def _lacks_marlin(view: View) -> bool:
+    """Whether Marlin has no kernel for the weights of GPTQ or AWQ (check_marlin_supported, on CUDA)."""
+    table = view.drafter.quantisation or {}
+    has_bits = table.get("bits") in (4, 8) and table.get("group_size") in (-1, 32, 64, 128)
+    is_symmetric = method_of(table) == "awq" or table.get("sym") is True
+    return method_of(table) in BY_WORDS and not (has_bits and is_symmetric)
+
+
 def _has_other_dtype(view: View) -> bool:
     # a target without a dtype in the part that SGLang reads is not judged
     target = text_part(view.target)
@@ -147,6 +155,11 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "yarn-mrope": when(_has_mrope_scales),
     "draft-dtype": when(_has_other_dtype),
+    "quantised-dtype": lambda case: (
+        _served_dtype(case.view.config) != "float16"
+        and case.view.meets(_lacks_marlin)
+        and not refused_settings(case)
+    ),
     "yarn-past-table": lambda case: (
         case.view.reach[1] == "yarn" and 0 < _table_length(case) < (case.view.target_positions or 0)
     ),

@@ -468,6 +468,8 @@ BAD = (
     vllm("quantised-settings", fp8(), in_float8(OUTPUT, HIDDEN, 32), "stops at no activation_scheme in"),
     vllm("quantised-settings", fp8("static"), in_float8(OUTPUT, HIDDEN, 32), "weight_block_size: [8, 8]"),
     sglang("quantised-settings", fp8(), in_float8(OUTPUT, HIDDEN, 32), "stops at no activation_scheme in"),
+    sglang("quantised-dtype", words(sym=False), IN_WORDS, "stops at bfloat16: its kernels for these bits"),
+    sglang("quantised-dtype", words(group_size=256), IN_WORDS, "groups of gptq take float16 alone"),
     sglang("quantised-settings", words(bits=5), IN_WORDS, "stops at bits: 5 in"),
     sglang("quantised-settings", words(quant_method="awq"), IN_WORDS, "stops at no zero_point in"),
     vllm("packed-head", {"quantization_config": LISTED_HEAD}, PACKED_HEAD, "and the drafter's is packed"),
