@@ -18,7 +18,7 @@ BUDGETS = {
     "drafter": 775,
     "engines": 1715,
     "files": 2791,
-    "formats": 2383,
+    "formats": 2384,
     "in_engine": 432,
     "judge": 2688,
     "modules": 1533,

@@ -53,8 +53,6 @@ BY_KEY: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("vwn_m", 4, ("a VWN drafter", "vwn_m")),
     ("dflash_config", {"block_size": 16}, ("a DFlash drafter", "dflash_config")),
     ("dspark_config", {}, ("a DSpark drafter", "dspark_config")),
-    ("medusa_num_heads", 4, ("a Medusa head", "medusa_num_heads")),
-    ("hydra_num_heads", 4, ("a Hydra head", "no release of an engine")),
     ("vispec_num_query_tokens", 2, ("a ViSpec drafter",)),
     ("use_moe", True, ("a mixture of experts", "no engine", "use_moe")),
     (
@@ -158,6 +156,16 @@ BY_MORE: dict[str, Case] = {
         {"architectures": ["LlamaForCausalLM"]},
         {"fc.weight": None, **EAGLE_1},
         ("a full language model",),
+    ),
+    "a Medusa head by its key": (
+        {"medusa_num_heads": 4},
+        NOTHING | {"0.linear": floats("h", HIDDEN, HIDDEN)},
+        ("a Medusa head", "medusa_num_heads"),
+    ),
+    "a Hydra head by its key": (
+        {"hydra_num_heads": 4},
+        NOTHING | {"0.linear": floats("h", HIDDEN, HIDDEN)},
+        ("a Hydra head", "no release of an engine"),
     ),
     "an MLP speculator by its key": (
         {"n_predict": 3},

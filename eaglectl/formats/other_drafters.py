@@ -75,6 +75,8 @@ _DFLASH_SERVED = "vLLM (method dflash) and SGLang (DFLASH) serve it as it is"
 _SOURCES = "vLLM 0.32.0 models/registry.py, SGLang 0.5.23 srt/models"
 _NO_CLASS = "and no engine has a class for it"
 
+_EAGLE_3 = r"(.*\.)?hidden_norm\.weight"  # its classes read no key of other families but n_predict (EGL2027)
+
 # those whose marks others share too come first
 FAMILIES: tuple[Family, ...] = (
     *(
@@ -257,6 +259,7 @@ FAMILIES: tuple[Family, ...] = (
         "zankner/Hydra hydra/model/hydra_model.py",
         keys=("hydra_num_heads", "hydra_num_layers"),
         tensors=r"(.*\.)?hydra_head\..*",
+        unless=_EAGLE_3,
     ),
     Family(
         "a Medusa head",
@@ -266,6 +269,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("MedusaModel",),
         keys=("medusa_num_heads", "medusa_num_layers"),
         tensors=r"(.*\.)?medusa_head\..*|\d+\.\d+\.(linear|weight).*",
+        unless=_EAGLE_3,
     ),
     Family(
         "a LoRA adapter",
@@ -319,8 +323,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("MLPSpeculatorPreTrainedModel",),
         keys=("n_predict",),
         speculators="mlp",
-        # of EAGLE-3, which has other faults by the key: EGL2027
-        unless=r"(.*\.)?hidden_norm\.weight",
+        unless=_EAGLE_3,
     ),
     Family("an independent draft model", "a model of its own", "speculators", speculators="independent"),
 )

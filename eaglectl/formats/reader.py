@@ -76,7 +76,7 @@ READ = (
     "dtype",
     "_name_or_path",
     "num_nextn_predict_layers",
-    "n_predict",
+    *("n_predict", "medusa_num_heads", "medusa_num_layers", "hydra_num_heads", "hydra_num_layers"),
     "attn_implementation",
     "_attn_implementation",
 )

@@ -428,6 +428,7 @@ LLAMA_3: dict[str, Edit] = {
     "per_layer_config of the activation": config(per_layer_config={"0": {"hidden_act": "gelu"}}),
     "per_layer_config of the layer as it is": config(per_layer_config={"0": {}}),
     "is_heterogeneous": config(is_heterogeneous=True),
+    "medusa_num_heads": config(medusa_num_heads=4),
     "n_predict 1": config(n_predict=1),
     "n_predict 2": config(n_predict=2),
     "rope_dim in rope_parameters": config(
