@@ -88,10 +88,6 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
         command = f"eaglectl convert SOURCE --drop {quote(values.get(name, name))}"
         fix = f"correct the name, or leave the tensor out: `{command}`."
         yield replace(match, repair=read_fix(fix, "convert") if PLAIN.fullmatch(name) else Fix())
-    for name, reason in subject.drafter.strays.items():
-        if name.startswith("verifier_"):
-            repair = read_fix("run `eaglectl convert SOURCE`, which leaves it out", "convert")
-            yield Match(f"{name} is {reason}; vLLM stops at it", f"tensor:{name}", repair=repair)
 
 
 @rule("EGL203", "tensor-shape", "error")
