@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -68,10 +68,11 @@ class OutputSettings(Struct):
 
         stream = stream or sys.stdout
         console = self.rich_console(stream)
-        with console.capture() as capture:
-            paint(Console(console))
-        lines = (line if stream.isatty() else line.rstrip() for line in capture.get().splitlines())
-        _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
+        with _writing(stream):  # rich writes no characters after a capture, which a full device refuses too
+            with console.capture() as capture:
+                paint(Console(console))
+            lines = (line if stream.isatty() else line.rstrip() for line in capture.get().splitlines())
+            _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
 
     def warn(self, text: str) -> None:
         """Print a warning to stderr."""
@@ -194,8 +195,15 @@ def _write(lines: Iterable[str], stream: IO[str]) -> None:
     # a locale may lack characters of a file name
     encoding = getattr(stream, "encoding", None) or "utf-8"
     output = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
-    try:
+    with _writing(stream):
         print(output, flush=True, file=_unguarded(stream))
+
+
+@contextlib.contextmanager
+def _writing(stream: IO[str]) -> Iterator[None]:
+    # a closed pipe ends the writing; other errors of stdout are UnreadableErrors
+    try:
+        yield
     except BrokenPipeError:
         discard(stream)
     except OSError as error:

@@ -21,7 +21,7 @@ BUDGETS = {
     "formats": 2384,
     "in_engine": 432,
     "judge": 2688,
-    "modules": 1533,
+    "modules": 1537,
     "publish": 709,
     "reference": 945,
     "report": 1659,

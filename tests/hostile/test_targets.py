@@ -143,10 +143,14 @@ def in_a_process(
 @pytest.mark.parametrize(
     "words", ["inspect DRAFTER", "--help", "inspect nowhere --json", "rules", "--version"]
 )
-def test_a_place_without_room_is_one_sentence(words: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["1", ""])  # as images set it
+def test_a_place_without_room_is_one_sentence(words: str, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = in_a_process(*words.replace("DRAFTER", str(DRAFTER)).split(), stdout=full)
-    assert done.returncode == 3 and done.stderr.startswith("eaglectl: "), done.stderr
+        done = in_a_process(
+            *words.replace("DRAFTER", str(DRAFTER)).split(), stdout=full, PYTHONUNBUFFERED=unbuffered
+        )
+    about = "eaglectl: " if "nowhere" in words else "eaglectl: stdout cannot be written to: "
+    assert done.returncode == 3 and done.stderr.startswith(about), done.stderr
     assert done.stderr.count("\n") == 1
 
 
