@@ -16,7 +16,7 @@ BUDGETS = {
     "commands": 1686,
     "conversion": 1981,
     "drafter": 775,
-    "engines": 1715,
+    "engines": 1723,
     "files": 2791,
     "formats": 2384,
     "in_engine": 432,

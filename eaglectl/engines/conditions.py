@@ -1,12 +1,13 @@
 """Conditions on a checkpoint as an engine reads it: when facts hold that several engines have."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from math import isclose
 from typing import Any
 
 from eaglectl.drafter.drafter import ENGINE_FACTORS, TRANSFORMERS_FACTORS, Feature, yarn_factor
 from eaglectl.engines.behaviour import CapturedLayers, is_within
-from eaglectl.engines.data import load
+from eaglectl.engines.data import load, read
 from eaglectl.engines.quantised import (
     KINDS,
     lacks_method,
@@ -221,6 +222,22 @@ def per_layer_keys(view: View) -> list[str]:
     return [key for key, is_there in has_key.items() if is_there]
 
 
+# by the class of a value, as config_types.json names it
+TYPE_NAMES = {"NoneType": "null"}
+
+
+def mistyped_keys(view: View) -> list[str]:
+    """Return what config.json says in a type that transformers' class of its model type does not take."""
+    types = read("config_types.json")["types"].get(str(view.config.get("model_type")), {})
+    stated = {key: view.config[key] for key in types if key in view.config}
+    names = {key: type(value).__name__ for key, value in stated.items()}
+    return [
+        f"{key}: {brief(json.dumps(value))}"
+        for key, value in stated.items()
+        if TYPE_NAMES.get(names[key], names[key]) not in types[key]
+    ]
+
+
 def d2t_dtype(view: View) -> str:
     """Return the dtype of d2t as stored; "" without one."""
     table = view.drafter.tensors.get("d2t")
@@ -259,6 +276,7 @@ COMMON: Mapping[str, Condition] = {
     ),
     "parallel": has(Feature.PARALLEL),
     "per-layer": when(per_layer_keys),
+    "config-types": when(mistyped_keys),
     "pipeline": when(in_stages),
     "partial-rotary": when(
         lambda view: trained_part(view) not in (1, view.flat.get("partial_rotary_factor"))
@@ -304,6 +322,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "nested": listed(view.nested),
         "d2t_dtype": d2t_dtype(view),
         "per_layer_keys": listed(per_layer_keys(view)),
+        "mistyped": listed(mistyped_keys(view)),
         "model_type": view.flat.get("model_type"),
         "misbuilt": listed(f"{name} {KINDS[is_built]}" for name, is_built in misbuilt(case).items()),
         "unbuilt": listed(parts),

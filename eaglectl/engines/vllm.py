@@ -544,6 +544,7 @@ CONDITIONS: Mapping[str, Condition] = {
         and min(lengths) < _drafted_length(case)
     ),
     "per-layer-by-transformers": COMMON["per-layer"],
+    "config-types-by-transformers": COMMON["config-types"],
     "attention-kind": when(lambda view: OTHER_ATTENTION.get(view.model_class) in view.flat),
     "draft-tokens": when(_refuses_draft_tokens),
     "rope-kind": when(lambda view: trained_kind(view) not in TRANSFORMERS_ROPES),

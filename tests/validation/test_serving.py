@@ -509,6 +509,17 @@ BAD = (
     ),
     vllm("per-layer", {"per_layer_config": {"0": {"hidden_act": "gelu"}}}, says="stops at per_layer_config"),
     vllm("per-layer", {"is_heterogeneous": True}, says="stops at is_heterogeneous"),
+    vllm("config-types", {"use_cache": None}, says="stops at use_cache: null"),
+    vllm("config-types", {"attention_dropout": "0"}, says='stops at attention_dropout: "0"'),
+    vllm("config-types", {"n_routed_experts": None}, says="n_routed_experts", base="vllm/mla"),
+    Bad(
+        "vllm-config-types-by-transformers",
+        "vllm==0.23.0",
+        {"bos_token_id": [1]},
+        says="bos_token_id: [1] in config.json with transformers 5",
+        is_blind=True,
+    ),
+    sglang("config-types", {"initializer_range": 0}, says="stops at initializer_range: 0"),
     Bad(
         "vllm-per-layer-by-transformers",
         "vllm==0.31.0",

@@ -144,6 +144,9 @@ OF_HEAD = {
 }
 MLA_3: dict[str, Edit] = {
     **COMMON,
+    "n_routed_experts null": config(n_routed_experts=None),
+    "norm_topk_prob 1": config(norm_topk_prob=1),
+    "routed_scaling_factor 1": config(routed_scaling_factor=1),
     "attention_bias without biases": config(attention_bias=True),
     "index_topk": config(index_topk=64, index_n_heads=2, index_head_dim=64),
     "model_type deepseek_v3": config(model_type="deepseek_v3"),
@@ -239,7 +242,11 @@ LISTED: dict[str, dict[str, Edit]] = {
         "layer's model_type absent": inside(LAYER, model_type=ABSENT),
         "layer's model_type llama": inside(LAYER, model_type="llama"),
     },
-    "qwen31": {"identity d2t": IDENTITY, "norm_output nested": nested_alone(norm_output=True)},
+    "qwen31": {
+        "attention_dropout null": config(attention_dropout=None),
+        "identity d2t": IDENTITY,
+        "norm_output nested": nested_alone(norm_output=True),
+    },
     "mla31": {
         "norm_output nested": nested_alone(norm_output=True),
         "fc_norm told false": config(fc_norm=False),

@@ -429,6 +429,9 @@ LLAMA_3: dict[str, Edit] = {
     "per_layer_config of the layer as it is": config(per_layer_config={"0": {}}),
     "is_heterogeneous": config(is_heterogeneous=True),
     "medusa_num_heads": config(medusa_num_heads=4),
+    "bos_token_id a list": config(bos_token_id=[1]),
+    "eos_token_id a list": config(eos_token_id=[2, 3]),
+    "use_cache 1": config(use_cache=1),
     "n_predict 1": config(n_predict=1),
     "n_predict 2": config(n_predict=2),
     "rope_dim in rope_parameters": config(

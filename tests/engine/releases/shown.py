@@ -86,6 +86,7 @@ VLLM: Mapping[str, str] = {
     "dynamic-factor": "llama3/rope_scaling dynamic without a factor",
     "rope-foreign": "llama3/rope_dim in rope_parameters",
     "per-layer": "llama3/per_layer_config",
+    "config-types": "llama3/use_cache 1",
     "draft-tokens": "llama3/n_predict 2",
     "quantised-settings": "llama3/attention in 4 bits, by activation order",
     "drafting-length": "llama3/seq_length 16",
@@ -95,6 +96,7 @@ VLLM: Mapping[str, str] = {
 SGLANG: Mapping[str, str] = {
     "architecture": "llama31/sglang: architecture Eagle3LlamaForCausalLM",
     "per-layer": "llama31/sglang: per_layer_config",
+    "config-types": "llama31/sglang: use_cache 1",
     "qk-norms": "llama31/sglang: q and k norms",
     "residual": "llama31/sglang: norm_before_residual",
     "attention-bias": "llama31/sglang: attention_bias with o",
@@ -213,6 +215,7 @@ UNSHOWN: Mapping[str, str] = {
     "rope-kind": OPEN,
     "attention-kind": OPEN,
     "per-layer-by-transformers": OPEN,
+    "config-types-by-transformers": OPEN,
     "quantised-method": NOT_RUN,
     "quantised-unread": OPEN,
     "quantised-targets": EARLY,

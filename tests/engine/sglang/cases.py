@@ -169,6 +169,7 @@ SGLANG_31: dict[str, Edit] = {
     "use_fope in rope_scaling": config(
         rope_scaling={"rope_type": "default", "use_fope": True, "num_kv_heads": 2}
     ),
+    "use_cache 1": config(use_cache=1),
     "per_layer_config": config(per_layer_config={"0": {"num_attention_heads": 2}}),
     "per_layer_config of the activation": config(per_layer_config={"0": {"hidden_act": "gelu"}}),
     "is_heterogeneous": config(is_heterogeneous=True),
