@@ -229,11 +229,11 @@ TYPE_NAMES = {"NoneType": "null"}
 def mistyped_keys(view: View) -> list[str]:
     """Return what config.json says in a type that transformers' class of its model type does not take."""
     types = read("config_types.json")["types"].get(str(view.config.get("model_type")), {})
-    stated = {key: view.config[key] for key in types if key in view.config}
-    names = {key: type(value).__name__ for key, value in stated.items()}
+    values = {key: view.config[key] for key in types if key in view.config}
+    names = {key: type(value).__name__ for key, value in values.items()}
     return [
         f"{key}: {brief(json.dumps(value))}"
-        for key, value in stated.items()
+        for key, value in values.items()
         if TYPE_NAMES.get(names[key], names[key]) not in types[key]
     ]
 

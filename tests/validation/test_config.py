@@ -134,7 +134,7 @@ BAD = (
         "only TensorRT-LLM knows",
         given=only("EGL1"),
     ),
-    Patch("a Medusa head", "EGL103", {"medusa_num_heads": 4}, "json has medusa_num_heads"),
+    Patch("a VWN drafter", "EGL103", {"vwn_m": 4}, "json has vwn_m"),
     store("EAGLE-1 head", "EGL103", {"layers.0.hidden_norm.weight": None, "fc.weight": floats("f", 16, 32)}),
     Patch("a null switch", "EGL104", {"use_cache": None}, "use_cache is null"),
     Patch("a null width of the target", "EGL104", {"target_hidden_size": None}),
