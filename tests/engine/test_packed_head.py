@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import eaglectl
 from tests.builders import call
-from tests.engine.runners import use_runner
+from tests.engine.runners import assert_drafts_in_four_bits, use_runner
 from tests.tiny import PROMPTS, TARGET, TINY
 
 pytest.importorskip("vllm")
@@ -57,9 +57,7 @@ def test_v1_drafts_with_it_and_leaves_nothing_unfilled(
     packed_head: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_runner(monkeypatch, "V1")
-    done = call("smoke", packed_head, *RUN, "--json")
-    report = json.loads(done.out)
-    assert report["acceptance_length"] > 1.5, done.out
+    assert_drafts_in_four_bits(call("smoke", packed_head, *RUN, "--json"))
     loaded = call("smoke", packed_head, "--target", TARGET, "--run-in", "vllm", "--load-only")
     assert loaded.code == 0, loaded.out + loaded.err
 
