@@ -433,9 +433,8 @@ class Advice(Struct, frozen=True):
 
     def _refusal(self, step: Step) -> str:
         # why the conversion that a step names would be refused or not served; "" if it is fine, or not known
-        conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
-        if conversion is None or self.refusal:
-            return str(self.refusal) if conversion else ""
+        if step.conversion is None or self.refusal:
+            return str(self.refusal) if step.conversion else ""
         if (request := _requested(step)) is None:
             return ""
         plan = self.plan(request)
@@ -444,7 +443,7 @@ class Advice(Struct, frozen=True):
         return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
 
     def _outlasting(self, step: Step, finding: Finding) -> str:
-        # that each release that a finding is about has it after the conversion too; "" if one has not
+        # why the conversion that a step names helps no release of a finding; "" if it helps one, or not known
         request, labels = _requested(step), finding.match.engines
         if request is None or not labels:
             return ""
@@ -484,10 +483,11 @@ class Advice(Struct, frozen=True):
 
 def _requested(step: Step) -> ConversionRequest | None:
     """Return the request of the conversion that a step names; None without one, or with other options."""
-    conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
-    words = [word for word in conversion.options if word != SOURCE] if conversion else []
+    if (conversion := step.conversion) is None:
+        return None
+    words = [word for word in conversion.options if word != SOURCE]
     pairs = list(zip(words[::2], words[1::2], strict=False))
-    if conversion is None or not all(name in OPTIONS for name, _ in pairs):
+    if not all(name in OPTIONS for name, _ in pairs):
         return None
     settings = {key: setting for name, value in pairs for key, setting in OPTIONS[name](value).items()}
     return ConversionRequest(**settings)

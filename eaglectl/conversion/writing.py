@@ -294,9 +294,12 @@ class _Output:
 
         Weight files whose status alone changed are read again.
         """
-        for name in set(original.check_unchanged()) - self.linked:
+        if not (touched := set(original.check_unchanged()) - self.linked):
+            return
+        digests = self.source_digests()
+        for name in touched:
             file = self.sources.get(name)
-            if file is None or file.reread(ranges=file.ranges).result() != self.source_digests()[name]:
+            if file is None or file.reread(ranges=file.ranges).result() != digests[name]:
                 raise changed(original, name)
 
 

@@ -173,6 +173,11 @@ class Step(Struct, frozen=True):
         """The commands in it."""
         return tuple(part for part in self.parts if isinstance(part, Command))
 
+    @property
+    def conversion(self) -> Command | None:
+        """The first conversion in it."""
+        return next((offered for offered in self.commands if offered.verb == "convert"), None)
+
     def completed(self, complete: Complete) -> "Step":
         """Return the step with whole commands."""
         parts = [part if isinstance(part, str) else complete.whole(part) for part in self.parts]

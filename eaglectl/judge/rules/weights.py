@@ -12,7 +12,6 @@ from contextlib import suppress
 from fnmatch import translate
 from functools import lru_cache
 from math import prod, sqrt
-from struct import iter_unpack
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from eaglectl.drafter.tensors import (
     is_norm,
     is_quantised_part,
     joined_name,
+    numbers,
     quantised_modules,
 )
 from eaglectl.engines.quantised import MODELOPT, algorithm_of, known_methods, method_of, quantisation_lists
@@ -65,7 +65,7 @@ GROUPS: Mapping[str, tuple[int, str]] = {"g_idx": (0, "scales"), "weight_g_idx":
 MOST_COLUMNS = 2**20
 # methods whose lists name the modules that are not quantised, or all that are
 LISTING = ("compressed-tensors", "fp8", MODELOPT)
-INTEGERS = {"I32": "<i", "I64": "<q"}
+INTEGERS = ("I32", "I64")
 HALF = 65504.0  # the largest number of float16
 # the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
 SQUARES = sqrt(3.4028234663852886e38)
@@ -424,8 +424,7 @@ def group_index(subject: Subject) -> Iterator[Match]:
         is_read = tensor.dtype in INTEGERS and prod(tensor.shape) <= MOST_COLUMNS
         if table is None or len(table.shape) != 2 or not is_read:
             continue
-        count, code = table.shape[axis], INTEGERS[tensor.dtype]
-        groups = (group for (group,) in iter_unpack(code, subject.values.read(tensor.stored[0])))
+        count, groups = table.shape[axis], numbers(name, tensor.dtype, subject.values.read(tensor.stored[0]))
         if (wrong := next((group for group in groups if not 0 <= group < count), None)) is not None:
             yield Match(f"{name} names group {wrong} of {count}", f"tensor:{tensor.stored[0]}")
 
